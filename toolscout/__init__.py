@@ -17,6 +17,7 @@ from toolscout.core.answer import (
     RewrittenQuery,
     Similarity,
 )
+from toolscout.core.expansion import Expansion
 from toolscout.core.tool import Origin, Tool
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = [
     "Dataset",
     "ExactName",
     "Example",
+    "Expansion",
     "FitOptions",
     "Hit",
     "MatchedWords",

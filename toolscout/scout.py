@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,12 +15,14 @@ from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Verdict
+from toolscout.core.expansion import Expansion, read_expansions
 from toolscout.core.garbage import collector_paused
 from toolscout.core.scope import Endpoints, Scope
 from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadModel, BadRequest, EncoderUnavailable, ReadOnlyStore, UnknownTool
 from toolscout.index.vector_table import BYTES_PER_NUMBER
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.encoders.expanded import encode_documents
 from toolscout.models.encoders.opening import EncoderName
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
@@ -33,7 +35,7 @@ from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, counted, reported
 from toolscout.search.tool_need import NeedOptions
-from toolscout.stores.base import AddReport, Store, UsedEncoder
+from toolscout.stores.base import AddReport, ExpansionReport, Store, UsedEncoder
 from toolscout.stores.sqlite.store import SqliteStore
 
 DEFAULT_RETRIEVER = "hybrid"
@@ -42,6 +44,8 @@ MAX_REQUEST_CHARS = 20_000
 _SEARCHING, _CHANGING = 4, 2
 # Seconds before an endpoint that failed is asked again to embed in the background; doubled each time.
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
+Expansions = str | Path | Mapping[str, Expansion]
+"""A file of expansions, or expansions by tool id."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -51,12 +55,14 @@ class Added:
     """What an add did: counts and version, how many texts were embedded, and what could not be imported.
 
     embedding_problem: why embedding stopped; the tools are stored, and found by words until they are embedded.
+    expansions: what became of the expansions given, None where none were.
     """
 
     report: AddReport
     embedded: int
     problems: tuple[str, ...]
     embedding_problem: str = ""
+    expansions: ExpansionReport | None = None
 
 
 class _Switch(NamedTuple):
@@ -200,15 +206,28 @@ class Scout:
         wait: bool = True,
         progress: Progress | None = None,
         label: str | None = None,
+        expansions: Expansions | None = None,
     ) -> Added:
         """Import a source: a path, URL, MCP command line, Python function or module, or an iterable of Tools.
 
         The tools are stored in one step and found by their words at once. Then they are embedded, before this returns
         or, with wait=False, in the background. `sync` removes the tools that the source no longer has; `replace`
         lets it take over tools that another source brought. `label`: what to call the source,
-        where it is no lasting one.
+        where it is no lasting one. `expansions`: as `expand` takes them, for these tools or any others here.
         """
-        return self._add(source, options, replace, sync, wait, progress, label)
+        return self._add(source, options, replace, sync, wait, progress, label, expansions)
+
+    def expand(self, expansions: Expansions, *, progress: Progress | None = None) -> ExpansionReport:
+        """Put expansions beside tools that are here: a file that `toolscout synth --expand` wrote, or by tool id.
+
+        They are searched by words and by meaning, and never shown. An empty one removes what the tool had. Raises
+        BadSource, and changes nothing, where the file cannot be read, and EncoderUnavailable where the encoder's
+        endpoint fails: the expansions are stored then, and `embed` does the rest.
+        """
+        report = self.store.set_expansions(_expansions(expansions))
+        self.refresh()
+        self._embed(progress, 0)
+        return report
 
     def _add(
         self,
@@ -219,14 +238,17 @@ class Scout:
         wait: bool,
         progress: Progress | None,
         label: str | None,
+        expansions: Expansions | None,
         stopped: Callable[[], bool] | None = None,
     ) -> Added:
         """Like `add`. Once `stopped` is true, nothing is stored, or after that nothing more is embedded."""
         options = options or ReadOptions()
+        given = None if expansions is None else _expansions(expansions)  # read first: a bad file stores nothing
         tools = counted(catalogue.read(source, options), progress, stopped)
         waited, before = self.not_embedded(), self._index.version
         with collector_paused():  # collections would take a fifth of the time
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
+            expanded = None if given is None else self.store.set_expansions(given)
             self.refresh()
         embedded, problem = 0, ""
         if wait:
@@ -237,7 +259,7 @@ class Scout:
                 problem = str(error)
         else:
             self._embed_in_background()
-        return Added(report, embedded, tuple(options.problems), problem)
+        return Added(report, embedded, tuple(options.problems), problem, expanded)
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
         """Embed tools changed after version `since` without a vector; returns how many, 0 without an encoder.
@@ -258,7 +280,7 @@ class Scout:
             if progress and missing:
                 progress("embedding", 0, len(missing))
             try:
-                encoded = encoder.encode_documents([text for _, text in missing])
+                encoded = encode_documents(encoder, [text for _, text in missing])
                 for positions, vectors in batches(reported(encoded, len(missing), progress)):
                     self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
                     done += len(positions)
@@ -373,6 +395,7 @@ class Scout:
         wait: bool = True,
         progress: Progress | None = None,
         label: str | None = None,
+        expansions: Expansions | None = None,
     ) -> Added:
         """As add, for coroutines on asyncio. `progress` is called, and an iterable is read, in another thread.
 
@@ -384,7 +407,7 @@ class Scout:
         def stopped() -> bool:
             return left.is_set() or self._closing.is_set()
 
-        work = partial(self._add, source, options, replace, sync, wait, progress, label, stopped)
+        work = partial(self._add, source, options, replace, sync, wait, progress, label, expansions, stopped)
         try:
             return await self._changers.run(work)
         finally:
@@ -571,6 +594,10 @@ def _documents(store: Store, ids: Sequence[str]) -> list[str | None]:
         if len(ids) == 1:
             return [None]
         return [text for tool_id in ids for text in _documents(store, [tool_id])]
+
+
+def _expansions(given: Expansions) -> Mapping[str, Expansion]:
+    return read_expansions(given) if isinstance(given, str | Path) else given
 
 
 def _noted(answer: Answer, text: str) -> Answer:

@@ -17,7 +17,7 @@ from recipes.default_encoder.cross_encoder import (
     score_lists,
     train_cross_encoder,
 )
-from recipes.default_encoder.fast_encoder import FastTraining, train_fast
+from recipes.default_encoder.imitation import ImitationTraining, Wanted, imitate
 from recipes.default_encoder.measures import measure, measure_reranked, table_line
 from recipes.default_encoder.network import (
     DEVICE,
@@ -27,6 +27,7 @@ from recipes.default_encoder.network import (
     embed_all,
     near_misses,
     read_weights,
+    with_new_tokens,
     write_weights,
 )
 
@@ -34,6 +35,9 @@ PUBLISHED = "minilm.safetensors"
 _REQUEST_WIDTH, _DEV_REQUEST_WIDTH, _DOCUMENT_WIDTH = 62, 126, 94
 _MISSES, _LISTS, _LIST = 40, 5000, 16
 _WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
+_DRAWN = {"written-toolbench": 4.0}
+_FEW_PAIRS = 100
+_LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
 _CROSS = {"cross6": (0, 1, 2, 3, 4, 5), "cross3": (0, 2, 4)}
 _FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
 
@@ -41,9 +45,9 @@ _FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
 class Work:
     """The files of a run, and the sets in them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        """Read all tokens onto the device."""
-        self.folder, self.seed, self._started = folder, seed, time.perf_counter()
+    def __init__(self, folder: Path, seed: int, share: float = 1.0) -> None:
+        """Read all tokens onto the device. share: of the steps of every training, to try the recipe out."""
+        self.folder, self.seed, self._share, self._started = folder, seed, share, time.perf_counter()
         trained, chosen = np.load(folder / "texts-train.npz"), np.load(folder / "texts-dev.npz")
         self.dev = [one for name in _sets(chosen) for one in _read(chosen, name, _DEV_REQUEST_WIDTH)]
         self.chosen_on = [one.name for one in self.dev]
@@ -56,18 +60,55 @@ class Work:
         """The file of a stage."""
         return self.folder / f"{stage}-s{self.seed}.safetensors"
 
+    def steps(self, count: int) -> int:
+        """How many steps a training of so many takes here."""
+        return max(2, round(count * self._share))
+
     def say(self, line: str) -> None:
         """Write a line with the seconds since the start."""
         sys.stdout.write(f"{time.perf_counter() - self._started:6.0f} s  {line}\n")
         sys.stdout.flush()
 
-    def translations(self, teacher: object) -> Translations:
-        """Translated goals of programs that are not held out, with the teacher's vectors of the English ones."""
+    def tell(self, title: str, network: object, documents: object = None) -> None:
+        """Write what a network finds, of dev splits and in other languages."""
+        self.say(table_line(title, measure(network, self.dev, documents), self.chosen_on))
+        found = measure(network, self.languages(), documents)
+        self.say(f"{title:30} " + " ".join(f"{name} {five:.3f}" for name, (_, five, _) in found.items()))
+
+    def translations(self) -> Translations:
+        """Translated goals of programs that are not held out, with the English ones."""
         arrays = np.load(self.folder / "translations.npz")
         rows = torch.from_numpy(np.flatnonzero(~arrays["held"])).to(DEVICE)
         texts = Texts.of(arrays["translated"], arrays["translated_ends"], _REQUEST_WIDTH).select(rows)
         english = Texts.of(arrays["english"], arrays["english_ends"], _REQUEST_WIDTH).select(rows)
-        return Translations(texts, embed_all(teacher, english))  # type: ignore[arg-type]
+        return Translations(texts, english)
+
+    def translations_by_language(self) -> list[Translations]:
+        """The same, apart for each language that has a hundred."""
+        arrays = np.load(self.folder / "translations.npz")
+        pairs = self.translations()
+        names = arrays["language"][~arrays["held"]]
+        counted = {str(name): count for name, count in zip(*np.unique(names, return_counts=True), strict=True)}
+        found = []
+        for name in [name for name, count in counted.items() if count >= _FEW_PAIRS] + [""]:
+            kept = [str(one) == name if name else counted[str(one)] < _FEW_PAIRS for one in names]
+            rows = torch.from_numpy(np.flatnonzero(kept)).to(DEVICE)
+            found.append(Translations(pairs.texts.select(rows), pairs.english.select(rows)))
+        return found
+
+    def languages(self) -> list[TokenisedSet]:
+        """Translated goals of programs that are held out, by language, over all programs."""
+        arrays = np.load(self.folder / "translations.npz")
+        texts = Texts.of(arrays["translated"], arrays["translated_ends"], _REQUEST_WIDTH)
+        english = Texts.of(arrays["english"], arrays["english_ends"], _REQUEST_WIDTH)
+        documents = next(one.documents for one in self.train if one.name == "tldr")
+        found = []
+        for language in ("en", *_LANGUAGES):
+            rows = np.flatnonzero(arrays["held"] & (arrays["language"] == ("es" if language == "en" else language)))
+            goals = (english if language == "en" else texts).select(torch.from_numpy(rows).to(DEVICE))
+            gold = np.stack([np.arange(len(rows)), arrays["document"][rows]], 1)
+            found.append(TokenisedSet(language, documents, goals, gold))
+        return found
 
 
 def _sets(arrays: np.lib.npyio.NpzFile) -> list[str]:
@@ -86,12 +127,27 @@ def _read(arrays: np.lib.npyio.NpzFile, name: str, width: int, only: str = "") -
     return found
 
 
+def languages(work: Work) -> None:
+    """The published encoder, which gives translated goals the vectors of the English ones, and English ones theirs."""
+    weights = with_new_tokens(read_weights(work.folder / PUBLISHED))
+    teacher, network = bert(weights).eval(), bert(weights)
+    work.tell("published", network)
+    own = [Texts.join([one.requests for one in work.train]), Texts.join([one.documents for one in work.train])]
+    examples = [Wanted(texts, embed_all(teacher, texts)) for texts in own]
+    for pairs in work.translations_by_language():
+        examples.append(Wanted(pairs.texts, embed_all(teacher, pairs.english)))
+    imitate(network, examples, ImitationTraining(work.steps(4000), seed=work.seed))
+    work.tell("languages", network)
+    write_weights(work.path("languages"), network.state_dict())
+
+
 def encoder(work: Work) -> None:
     """The first encoder: whose near misses the cross-encoders learn from."""
-    network = bert(read_weights(work.folder / PUBLISHED))
-    work.say(table_line("published", measure(network, work.dev), work.chosen_on))
-    train_encoder(network, work.train, EncoderTraining(seed=work.seed))
-    work.say(table_line("encoder", measure(network, work.dev), work.chosen_on))
+    network = bert(read_weights(work.path("languages")))
+    train_encoder(
+        network, work.train, EncoderTraining(work.steps(1500), drawn=_DRAWN, seed=work.seed), None, work.translations()
+    )
+    work.tell("encoder", network)
     write_weights(work.path("encoder"), network.state_dict())
 
 
@@ -104,7 +160,9 @@ def cross(work: Work) -> None:
     for name, layers in _CROSS.items():
         model = CrossEncoder(weights, layers)
         rate = 6e-5 if teacher is None else 1e-4
-        train_cross_encoder(model, work.train, misses, CrossEncoderTraining(rate=rate, seed=work.seed), teacher)
+        train_cross_encoder(
+            model, work.train, misses, CrossEncoderTraining(work.steps(2000), rate, seed=work.seed), teacher
+        )
         for weight, found in measure_reranked(network, model, work.dev, _WEIGHTS).items():
             work.say(table_line(f"{name}, weight {weight:g}", found, work.chosen_on))
         write_weights(work.path(name), model.weights())
@@ -112,7 +170,7 @@ def cross(work: Work) -> None:
 
 
 def distil(work: Work) -> None:
-    """The encoder that ships: from the published weights again, beside the cross-encoder and translated goals."""
+    """The encoder that ships: trained again beside the cross-encoder and translated goals."""
     first = read_weights(work.path("encoder"))
     network = bert(first).eval()
     model = CrossEncoder.read(read_weights(work.path("cross6")))
@@ -120,42 +178,65 @@ def distil(work: Work) -> None:
         one.name: score_lists(model, one, near_misses(network, one, _MISSES), _LISTS, _LIST) for one in work.train
     }
     student = bert(first)
-    settings = EncoderTraining(rate=2e-5, seed=work.seed)
-    train_encoder(student, work.train, settings, scored, work.translations(network))
-    work.say(table_line("distilled", measure(student, work.dev), work.chosen_on))
+    settings = EncoderTraining(work.steps(900), 2e-5, misses=0, drawn=_DRAWN, seed=work.seed)
+    train_encoder(student, work.train, settings, scored, work.translations())
+    work.tell("distilled", student)
     write_weights(work.path("distilled"), student.state_dict())
 
 
 def fast(work: Work) -> None:
-    """Encoders of requests with fewer layers, in the space of the one that ships."""
+    """Encoders of fewer layers, in the space of the one that ships."""
     weights = read_weights(work.path("distilled"))
     teacher = bert(weights).eval()
+    pairs = work.translations()
+    texts = [Texts.join([one.requests for one in work.train]), pairs.texts, pairs.english]
+    examples = [Wanted(one, embed_all(teacher, one)) for one in [*texts, *(one.documents for one in work.train)]]
     for name, layers in _FAST.items():
         network = bert(weights, layers)
-        train_fast(network, teacher, [one.requests for one in work.train], FastTraining(layers, seed=work.seed))
-        work.say(table_line(name, measure(network, work.dev, teacher), work.chosen_on))
+        imitate(network, examples, ImitationTraining(work.steps(5000), seed=work.seed))
+        work.tell(f"{name}, requests alone", network, teacher)
+        work.tell(f"{name}, documents too", network)
         write_weights(work.path(name), network.state_dict())
 
 
-_STAGES = {"encoder": encoder, "cross": cross, "distil": distil, "fast": fast}
+_STAGES = {"languages": languages, "encoder": encoder, "cross": cross, "distil": distil, "fast": fast}
+# The last file of each stage: where it is there, the stage is done.
+_MADE = {"languages": "languages", "encoder": "encoder", "cross": "cross3", "distil": "distilled", "fast": "fast2"}
+
+
+def _make_texts(work: Path) -> None:
+    from recipes.default_encoder.texts import make_texts
+
+    make_texts(work)
+
+
+def _write_requests(work: Path) -> None:
+    from recipes.default_encoder.written import write_requests
+
+    write_requests(work)
+
+
+_BEFORE = {"write": _write_requests, "texts": _make_texts}
 
 
 def main() -> None:
     """Read the arguments and run the stages that are named, in order."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("stages", nargs="+", choices=["texts", *_STAGES])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stages", nargs="+", choices=[*_BEFORE, *_STAGES, "ship"])
     parser.add_argument("--work", type=Path, default=Path("models/default_encoder"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="of the steps, to try the recipe out")
     given = parser.parse_args()
-    if "texts" in given.stages:
-        from recipes.default_encoder.texts import make_texts
-
-        make_texts(given.work)
-    stages = [one for one in given.stages if one in _STAGES]
-    if stages:
-        work = Work(given.work, given.seed)
-        for stage in stages:
+    for stage in (one for one in given.stages if one in _BEFORE):
+        _BEFORE[stage](given.work)
+    work = Work(given.work, given.seed, given.share) if set(given.stages) & set(_STAGES) else None
+    for stage in (one for one in given.stages if one in _STAGES):
+        if work is not None and not work.path(_MADE[stage]).exists():
             _STAGES[stage](work)
+    if "ship" in given.stages:
+        from recipes.default_encoder.ship import ship
+
+        ship(given.work, given.seed)
 
 
 if __name__ == "__main__":

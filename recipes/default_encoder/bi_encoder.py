@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,15 +31,17 @@ class EncoderTraining:
     distilled: the weight of the cross-encoder's opinion. translated: that of translated goals.
     """
 
-    steps: int = 1500
+    steps: int
     rate: float = 4e-5
     batch: int = 256
     documents: int = 512
     misses: int = 30
     distilled: float = 1.0
-    lists: int = 64
+    lists: int = 32
     translated: float = 2.0
     translations: int = 256
+    ranked: float = 0.0
+    drawn: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
 
@@ -54,10 +56,10 @@ class ScoredLists:
 
 @dataclass(frozen=True)
 class Translations:
-    """Translated goals, and for each the vector that the English one has."""
+    """Translated goals, and for each the English one."""
 
     texts: Texts
-    vectors: Tensor
+    english: Texts
 
 
 def train_encoder(
@@ -78,21 +80,28 @@ def train_encoder(
     learning = optimiser([*network.parameters(), scale, bias], settings.rate)
     network.train()
     loss = torch.zeros((), device=DEVICE)
-    for step, number in enumerate(draw_order([len(one.requests) for one in sets], settings.steps, settings.seed)):
+    sizes = [len(one.requests) * settings.drawn.get(one.name, 1.0) for one in sets]
+    for step, number in enumerate(draw_order(sizes, settings.steps, settings.seed)):
         set_rate(learning, settings.rate, step, settings.steps)
         data = sets[number]
         rows = torch.randint(len(data.requests), (min(settings.batch, len(data.requests)),), device=DEVICE)
         competing = _competing(data, rows, misses.get(data.name), settings.documents)
+        short, long = [(data.requests, rows)], [(data.documents, competing)]
+        lists = scored.get(data.name) if scored else None
+        if lists:
+            drawn = torch.randint(len(lists.requests), (settings.lists,), device=DEVICE)
+            short.append((data.requests, lists.requests[drawn]))
+            long.append((data.documents, lists.documents[drawn].reshape(-1)))
+        if translations:
+            goals = torch.randint(len(translations.texts), (settings.translations,), device=DEVICE)
+            short += [(translations.texts, goals), (translations.english, goals)]
+        asked, told = list(embed(network, *short)), list(embed(network, *long))
         wanted = (data.gold[rows][:, None, :] == competing[None, :, None]).any(2).float()
-        similar = embed(network, data.requests, rows) @ embed(network, data.documents, competing).T
-        judged = functional.binary_cross_entropy_with_logits(similar * scale + bias, wanted, reduction="sum")
-        loss = judged / len(rows)
-        if scored and data.name in scored and settings.distilled:
-            loss = loss + settings.distilled * _disagreement(network, data, scored[data.name], scale, settings.lists)
-        if translations and settings.translated:
-            drawn = torch.randint(len(translations.texts), (settings.translations,), device=DEVICE)
-            away = 1 - (embed(network, translations.texts, drawn) * translations.vectors[drawn]).sum(1)
-            loss = loss + settings.translated * away.mean()
+        loss = _misjudged(asked[0] @ told[0].T, wanted, scale, bias, settings.ranked)
+        if lists:
+            loss = loss + settings.distilled * _disagreement(asked[1], told[1], lists.scores[drawn], scale.detach())
+        if translations:
+            loss = loss + settings.translated * _mistranslated(asked[-2], asked[-1].detach(), scale.detach())
         learning.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -114,12 +123,23 @@ def _competing(data: TokenisedSet, rows: Tensor, misses: Tensor | None, most: in
     return kept
 
 
-def _disagreement(network: Any, data: TokenisedSet, scored: ScoredLists, scale: Tensor, count: int) -> Tensor:
+def _misjudged(similar: Tensor, wanted: Tensor, scale: Tensor, bias: Tensor, ranked: float) -> Tensor:
+    """Sigmoid loss of every pair, and softmax loss of each request's documents with a weight."""
+    judged = functional.binary_cross_entropy_with_logits(similar * scale + bias, wanted, reduction="sum")
+    likely = functional.log_softmax(similar * 20, 1)
+    misranked = (-(wanted * likely).sum(1) / wanted.sum(1).clamp(min=1)).mean()
+    return judged / len(similar) + ranked * misranked
+
+
+def _disagreement(asked: Tensor, told: Tensor, scores: Tensor, scale: Tensor) -> Tensor:
     """How far the encoder's order of some lists is from the cross-encoder's (Kullback-Leibler)."""
-    drawn = torch.randint(len(scored.requests), (count,), device=DEVICE)
-    asked = embed(network, data.requests, scored.requests[drawn])
-    documents = embed(network, data.documents, scored.documents[drawn].reshape(-1))
-    similar = (asked[:, None] * documents.view(count, -1, asked.shape[1])).sum(-1)
-    ours = functional.log_softmax(similar * scale.detach(), 1)
-    theirs = functional.log_softmax(scored.scores[drawn], 1)
+    similar = (asked[:, None] * told.view(len(asked), -1, asked.shape[1])).sum(-1)
+    ours, theirs = functional.log_softmax(similar * scale, 1), functional.log_softmax(scores, 1)
     return functional.kl_div(ours, theirs, log_target=True, reduction="batchmean")
+
+
+def _mistranslated(translated: Tensor, english: Tensor, scale: Tensor) -> Tensor:
+    """How far translated goals are from the vectors of their own English ones, and how near to others."""
+    similar = translated @ english.T
+    away = (1 - similar.diagonal()).mean()
+    return away + 0.2 * functional.cross_entropy(similar * scale, torch.arange(len(similar), device=DEVICE))

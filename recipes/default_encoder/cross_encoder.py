@@ -12,10 +12,10 @@ from torch.nn import functional
 from recipes.default_encoder.bi_encoder import ScoredLists
 from recipes.default_encoder.network import (
     DEVICE,
-    DIMENSION,
     TokenisedSet,
     Weights,
     bert,
+    by_length,
     draw_order,
     optimiser,
     paired,
@@ -29,7 +29,7 @@ REQUEST_TOKENS = 64
 class CrossEncoderTraining:
     """Settings of a training. documents: how many are scored for each request, one of them gold."""
 
-    steps: int = 2500
+    steps: int
     rate: float = 6e-5
     requests: int = 96
     documents: int = 10
@@ -38,31 +38,34 @@ class CrossEncoderTraining:
 
 
 class CrossEncoder(nn.Module):
-    """A MiniLM with the head of Hugging Face's BertForSequenceClassification and one logit."""
+    """A BERT with the head of Hugging Face's BertForSequenceClassification and one logit."""
 
-    def __init__(self, weights: Weights, layers: Sequence[int]) -> None:
-        """Take these of the layers of an encoder; the head is new."""
+    def __init__(self, weights: Weights, layers: Sequence[int] | None = None) -> None:
+        """Take these of the layers of an encoder, or all; the head is new."""
         super().__init__()
         self.bert = bert(weights, layers)
-        self.pooler = nn.Linear(DIMENSION, DIMENSION, device=DEVICE)
-        self.classifier = nn.Linear(DIMENSION, 1, device=DEVICE)
+        size = self.bert.config.hidden_size
+        self.pooler = nn.Linear(size, size, device=DEVICE)
+        self.classifier = nn.Linear(size, 1, device=DEVICE)
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)
 
     @classmethod
     def read(cls, weights: Weights) -> CrossEncoder:
         """The model of tensors that `weights` gave."""
-        prefix = "bert.encoder.layer."
-        layers = {int(name.removeprefix(prefix).partition(".")[0]) for name in weights if name.startswith(prefix)}
-        model = cls({name.removeprefix("bert."): one for name, one in weights.items()}, range(len(layers)))
+        model = cls({name.removeprefix("bert."): one for name, one in weights.items()})
         model.load_state_dict({name.replace("bert.pooler.dense.", "pooler."): one for name, one in weights.items()})
         return model.to(DEVICE).eval()
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         """The logit of each pair."""
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
-            states = self.bert(input_ids=ids, attention_mask=mask.long(), token_type_ids=types).last_hidden_state
-        logits: Tensor = self.classifier(torch.tanh(self.pooler(states[:, 0].float())))[:, 0]
+        logits = torch.zeros(len(ids), device=DEVICE)
+        for rows, width in by_length(mask):
+            given = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": types}
+            with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+                states = self.bert(**{name: one[rows, :width] for name, one in given.items()}).last_hidden_state
+            scores = self.classifier(torch.tanh(self.pooler(states[:, 0].float())))[:, 0]
+            logits = logits.index_put((rows,), scores)
         return logits
 
     def weights(self) -> Weights:

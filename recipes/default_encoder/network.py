@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-DIMENSION = 384
 _CLS, _SEP = 101, 102
+_TOKENS_AT_ONCE = 40_000  # fewer leave the GPU waiting for the processor
 _LAYER = "encoder.layer."
+_HEAD = 32  # the size of an attention head in MiniLM
 
 Weights = dict[str, Tensor]
 
@@ -34,16 +35,29 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     save_file({name: tensor.detach().half().cpu().contiguous() for name, tensor in weights.items()}, str(path))
 
 
-def bert(weights: Weights, layers: Sequence[int] = range(6)) -> Any:
-    """A MiniLM with these of the layers that `weights` has, in this order."""
+def with_new_tokens(weights: Weights, seed: int = 0) -> Weights:
+    """Weights whose vectors in the places that BERT left unused are drawn anew, near the mean of all tokens."""
+    table = weights["embeddings.word_embeddings.weight"].clone()
+    places = torch.tensor([*range(1, 100), *range(104, 999)])
+    drawn = torch.randn((len(places), table.shape[1]), generator=torch.Generator().manual_seed(seed))
+    table[places] = table.mean(0) + 0.5 * table.std(0) * drawn
+    return weights | {"embeddings.word_embeddings.weight": table}
+
+
+def bert(weights: Weights, layers: Sequence[int] | None = None) -> Any:
+    """A BERT with these of the layers that `weights` has, in this order; with all of them where none are named."""
     from transformers import BertConfig, BertModel
 
+    numbers = {int(name.removeprefix(_LAYER).partition(".")[0]) for name in weights if name.startswith(_LAYER)}
+    layers = range(len(numbers)) if layers is None else layers
+    words, size = weights["embeddings.word_embeddings.weight"].shape
     config = BertConfig(
-        vocab_size=30522,
-        hidden_size=DIMENSION,
+        vocab_size=words,
+        hidden_size=size,
         num_hidden_layers=len(layers),
-        num_attention_heads=12,
-        intermediate_size=1536,
+        num_attention_heads=size // _HEAD,
+        intermediate_size=len(weights[f"{_LAYER}0.intermediate.dense.bias"]),
+        max_position_embeddings=len(weights["embeddings.position_embeddings.weight"]),
     )
     network = BertModel(config, add_pooling_layer=False)
     kept: Weights = {name: tensor for name, tensor in weights.items() if name.startswith("embeddings.")}
@@ -56,7 +70,7 @@ def bert(weights: Weights, layers: Sequence[int] = range(6)) -> Any:
         }
     missing = network.load_state_dict(kept, strict=False).missing_keys
     if any("position_ids" not in name for name in missing):
-        raise ValueError(f"the weights lack {missing[:3]}; name those of a MiniLM")
+        raise ValueError(f"the weights lack {missing[:3]}; name those of a BERT")
     return network.to(DEVICE)
 
 
@@ -83,6 +97,11 @@ class Texts:
     def select(self, rows: Tensor) -> Texts:
         """Some of the texts."""
         return Texts(self.rows[rows], self.lengths[rows])
+
+    @staticmethod
+    def join(parts: Sequence[Texts]) -> Texts:
+        """All texts of several of one width."""
+        return Texts(torch.cat([one.rows for one in parts]), torch.cat([one.lengths for one in parts]))
 
 
 def single(texts: Texts, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,24 +132,46 @@ def paired(requests: Texts, asked: Tensor, documents: Texts, told: Tensor, width
     return ids * mask, mask, ((place >= first + 2) & mask).long()
 
 
-def embed(network: nn.Module, texts: Texts, rows: Tensor) -> Tensor:
-    """Unit vectors of texts: the mean of their tokens' states."""
-    ids, mask = single(texts, rows)
-    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
-        states = network(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-    weights = mask[..., None].float()
-    return functional.normalize((states.float() * weights).sum(1) / weights.sum(1), dim=-1)
+def by_length(mask: Tensor) -> list[tuple[Tensor, int]]:
+    """Rows of a batch in parts of similar length, with the length of the longest: little of a part is padding."""
+    lengths = mask.sum(1)
+    order = lengths.argsort()
+    ascending = lengths[order].tolist()
+    parts, start = [], 0
+    for end in range(1, len(ascending) + 1):
+        if end == len(ascending) or (end + 1 - start) * ascending[end] > _TOKENS_AT_ONCE:
+            parts.append((order[start:end], ascending[end - 1]))
+            start = end
+    return parts
+
+
+def embed(network: Any, *parts: tuple[Texts, Tensor]) -> tuple[Tensor, ...]:
+    """Unit vectors of some rows of each of the texts: the means of their tokens' states."""
+    read = [single(texts, rows) for texts, rows in parts]
+    longest = max(ids.shape[1] for ids, _ in read)
+    ids, mask = (
+        torch.cat([functional.pad(pair[which], (0, longest - pair[which].shape[1])) for pair in read])
+        for which in (0, 1)
+    )
+    vectors = torch.zeros((len(ids), network.config.hidden_size), device=DEVICE)
+    for rows, width in by_length(mask):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+            states = network(input_ids=ids[rows, :width], attention_mask=mask[rows, :width].long()).last_hidden_state
+        weights = mask[rows, :width, None].float()
+        means = (states.float() * weights).sum(1) / weights.sum(1)
+        vectors = vectors.index_put((rows,), functional.normalize(means, dim=-1))
+    return vectors.split([len(rows) for _, rows in parts])
 
 
 @torch.no_grad()
-def embed_all(network: nn.Module, texts: Texts, batch: int = 4096) -> Tensor:
+def embed_all(network: Any, texts: Texts, batch: int = 8192) -> Tensor:
     """Unit vectors of all texts, without dropout."""
     training = network.training
     network.eval()
     order = torch.argsort(texts.lengths)
-    vectors = torch.zeros((len(texts), DIMENSION), device=DEVICE)
+    vectors = torch.zeros((len(texts), network.config.hidden_size), device=DEVICE)
     for rows in order.split(batch):
-        vectors[rows] = embed(network, texts, rows)
+        (vectors[rows],) = embed(network, (texts, rows))
     network.train(training)
     return vectors
 
@@ -162,7 +203,7 @@ class TokenisedSet:
 
 
 @torch.no_grad()
-def near_misses(network: nn.Module, data: TokenisedSet, count: int, batch: int = 2048) -> Tensor:
+def near_misses(network: Any, data: TokenisedSet, count: int, batch: int = 2048) -> Tensor:
     """Of each request the nearest documents that are not gold, [requests, count]; -1 where there are no more."""
     documents, requests = embed_all(network, data.documents)[data.needed], embed_all(network, data.requests)
     found = []

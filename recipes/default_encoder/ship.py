@@ -1,19 +1,17 @@
-"""Puts trained weights into the package: python -m recipes.default_encoder.ship --work FOLDER --encoder distilled-s0 …
-
-Reads safetensors files of the work folder by their names, and config and tokeniser of the published weights. Writes the
-ONNX files and their cards into toolscout/default_model/ and toolscout/default_reranker/. What belongs to an encoder and
-is made with it stays as it was: need.npz (recipes.need_head), background.npz and trained_on.json.
-"""
+"""Puts the trained models into the package: toolscout/default_model and toolscout/default_reranker."""
 
 from __future__ import annotations
 
-import argparse
+import gzip
 import json
+import os
 import shutil
-import sys
-import tempfile
 from pathlib import Path
 
+from recipes.default_encoder.texts import CHOSEN_ON, MADE, TRAINED, WRITTEN, catalogue, translated_goals
+from toolscout.data.dataset import WRITTEN as BY_A_MODEL
+from toolscout.data.dataset import Dataset, request_digest
+from toolscout.data.locate import find_dataset
 from toolscout.models.encoders.export import default_source, export
 from toolscout.models.encoders.onnx_encoder import (
     CARD_FILE,
@@ -22,84 +20,117 @@ from toolscout.models.encoders.onnx_encoder import (
     TABLE_FILE,
     TOKENIZER_FILE,
     Encoder,
-    package_folder,
 )
 from toolscout.models.encoders.sentence_config import CONFIG_FILE
 from toolscout.models.encoders.source_folder import WEIGHTS_FILE
-from toolscout.models.rerankers import opening
 from toolscout.models.rerankers.cross_encoder import CrossEncoder
 from toolscout.models.rerankers.export import export_cross_encoder
+from toolscout.models.rerankers.opening import OPTIONS_KEY
 from toolscout.models.safetensors import read_safetensors
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
+PACKAGE = Path(__file__).resolve().parents[2] / "toolscout"
 NAME = "toolscout-minilm-3"
-SOURCE = "all-MiniLM-L6-v2, trained by recipes/default_encoder"
+REQUEST_ENCODER = "fast3"
+CROSS_ENCODER = "cross3"
+# How many tokens of a pair are read, and the options of rerank: as measured on dev.
+PAIR_TOKENS = 96
+RERANKING = {"first": 20, "weight": 1.0}
 
 
-def source_folder(weights: Path, out: Path) -> Path:
-    """A Hugging Face folder of these weights, with as many layers as they have."""
-    shutil.copytree(default_source(), out, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", "onnx"))
-    shutil.copyfile(weights, out / WEIGHTS_FILE)
-    names = (name.partition("encoder.layer.")[2].partition(".")[0] for name in read_safetensors(weights)[1])
-    layers = len({name for name in names if name})
-    config = json.loads((out / CONFIG_FILE).read_text()) | {"num_hidden_layers": layers}
+def ship(work: Path, seed: int) -> None:
+    """Export the encoder and the cross-encoder of a seed, and write what they have seen."""
+    model, reranker = PACKAGE / "default_model", PACKAGE / "default_reranker"
+    ship_encoder(work, seed, model)
+    seen(work).save(model)
+    ship_reranker(work, seed, reranker)
+
+
+def ship_encoder(work: Path, seed: int, out: Path) -> Encoder:
+    """Export the encoder, with a network of requests where one was trained; files of the one before do not stay."""
+    small = source_folder(work, REQUEST_ENCODER, seed) if weights_file(work, REQUEST_ENCODER, seed).exists() else None
+    exported = export(source_folder(work, "distilled", seed), work / "exported", request_encoder=small)
+    card = json.loads((exported / CARD_FILE).read_text())
+    card |= {"name": NAME, "source": "all-MiniLM-L6-v2, trained by recipes/default_encoder", "licence": "Apache-2.0"}
+    (exported / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
+    out.mkdir(exist_ok=True)
+    for name in (MODEL_FILE, REQUEST_FILE, TABLE_FILE, TOKENIZER_FILE, CARD_FILE):
+        (out / name).unlink(missing_ok=True)
+        if (exported / name).exists():
+            shutil.copyfile(exported / name, out / name)
+    encoder = Encoder.load(out)
+    encoder.encode_request("Does it run?")
+    return encoder
+
+
+def ship_reranker(work: Path, seed: int, out: Path) -> CrossEncoder:
+    """Export the cross-encoder, with the options that it was measured with; it shares the encoder's tokeniser."""
+    source = cross_encoder_folder(work, CROSS_ENCODER, seed)
+    export_cross_encoder(source, out, "int8", max_tokens=PAIR_TOKENS, share_tokenizer=True)
+    config = json.loads((out / CONFIG_FILE).read_text()) | {OPTIONS_KEY: RERANKING}
     (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-    return out
-
-
-def ship_encoder(weights: Path, request: Path | None, out: Path) -> Encoder:
-    """Write the encoder, with a network of requests where one is named, into the package's folder."""
-    with tempfile.TemporaryDirectory() as made:
-        small = source_folder(request, Path(made, "request")) if request else None
-        built = export(source_folder(weights, Path(made, NAME)), Path(made, "out"), request_encoder=small)
-        card = json.loads((built / CARD_FILE).read_text())
-        card |= {"name": NAME, "source": SOURCE, "licence": "Apache-2.0"}
-        (built / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
-        out.mkdir(exist_ok=True)
-        for name in (MODEL_FILE, REQUEST_FILE, TABLE_FILE, TOKENIZER_FILE, CARD_FILE):
-            (out / name).unlink(missing_ok=True)
-            if (built / name).is_file():
-                shutil.copyfile(built / name, out / name)
-    return Encoder.load(out)
-
-
-def ship_reranker(weights: Path, out: Path, max_tokens: int, first: int, weight: float) -> CrossEncoder:
-    """Write the cross-encoder into the package's folder, with the options that it was measured with."""
-    with tempfile.TemporaryDirectory() as made:
-        source = source_folder(weights, Path(made, "cross"))
-        built = export_cross_encoder(source, Path(made, "out"), max_tokens=max_tokens, share_tokenizer=True)
-        config = json.loads((built / CONFIG_FILE).read_text()) | {
-            opening.OPTIONS_KEY: {"first": first, "weight": weight}
-        }
-        out.mkdir(exist_ok=True)
-        shutil.copyfile(built / MODEL_FILE, out / MODEL_FILE)
-        (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
     return CrossEncoder(out)
 
 
-def main() -> None:
-    """Read the arguments, and put what is named into the package."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--work", type=Path, default=Path("models/default_encoder"))
-    parser.add_argument("--encoder", help="the weights of the encoder, such as distilled-s0")
-    parser.add_argument("--request", help="those of its network of requests, such as fast3-s0")
-    parser.add_argument("--reranker", help="those of the cross-encoder, such as cross3-s0")
-    parser.add_argument("--max-tokens", type=int, default=96)
-    parser.add_argument("--first", type=int, default=20)
-    parser.add_argument("--weight", type=float, default=1.0)
-    given = parser.parse_args()
-
-    def file(name: str) -> Path:
-        return given.work / f"{name}.safetensors"
-
-    if given.encoder:
-        request = file(given.request) if given.request else None
-        encoder = ship_encoder(file(given.encoder), request, package_folder())
-        sys.stdout.write(f"{encoder.name} {encoder.fingerprint}\n")
-    if given.reranker:  # after the encoder: it shares that one's tokeniser
-        shipped = (opening.package_folder(), given.max_tokens, given.first, given.weight)
-        reranker = ship_reranker(file(given.reranker), *shipped)
-        sys.stdout.write(f"{reranker.name} {reranker.fingerprint}\n")
+def weights_file(work: Path, stage: str, seed: int) -> Path:
+    """The weights that a stage wrote."""
+    return work / f"{stage}-s{seed}.safetensors"
 
 
-if __name__ == "__main__":
-    main()
+def source_folder(work: Path, stage: str, seed: int) -> Path:
+    """A Hugging Face folder with the weights of a stage: the published one with other weights and the new tokeniser."""
+    folder, weights = work / f"{stage}-s{seed}", weights_file(work, stage, seed)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(default_source(), folder)
+    shutil.copyfile(weights, folder / WEIGHTS_FILE)
+    shutil.copyfile(work / "tokenizer.json", folder / TOKENIZER_FILE)
+    names = (name.partition("encoder.layer.")[2].partition(".")[0] for name in read_safetensors(weights)[1])
+    config = json.loads((folder / CONFIG_FILE).read_text()) | {"num_hidden_layers": len(set(filter(None, names)))}
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+    return folder
+
+
+def cross_encoder_folder(work: Path, stage: str, seed: int) -> Path:
+    """A Hugging Face folder with a cross-encoder, as `toolscout search --rerank FOLDER` takes it."""
+    folder = source_folder(work, stage, seed)
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    config |= {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+    }
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+    return folder
+
+
+def seen(work: Path) -> TrainedOn:
+    """All requests that were trained on, those of the dev splits that chose, and the documents that were gold."""
+    sets = []
+    for name, (train, dev) in TRAINED.items():
+        folder = work / "pool" / name if name in MADE else find_dataset(name)
+        data = Dataset.load(folder, [split for split in (train, dev) if split])
+        sets.append(TrainingSet(data, train, dev))
+    sets += [TrainingSet(_written(work, name), "train", "") for name in WRITTEN]
+    chosen = []
+    for name, splits in CHOSEN_ON.items():
+        data = Dataset.load(find_dataset(name), list(splits))
+        chosen += [SeenSplit(name, data.digest(one), one, "dev", data.request_digests(one)) for one in splits]
+    goals = frozenset(request_digest(pair["text"]) for pair in translated_goals())
+    translated = SeenSplit("tldr-parallel", request_digest("".join(sorted(goals))), "pairs", "train", goals)
+    return TrainedOn.of(sets) | TrainedOn((*chosen, translated))
+
+
+def _written(work: Path, name: str) -> Dataset:
+    """The requests that a language model wrote for a catalogue."""
+    with gzip.open(work / "written" / f"kept-{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+        rows = {f"s{number}": json.loads(line) for number, line in enumerate(file)}
+    requests = {key: text for key, (text, _) in rows.items()}
+    gold = {key: tuple(tools) for key, (_, tools) in rows.items()}
+    about = {key: {BY_A_MODEL: True} for key in rows}
+    return Dataset(f"written-{name}", catalogue(name), requests, {"train": gold}, about)
+
+
+def check_data() -> None:
+    """Raise SystemExit where the datasets are not named."""
+    if not os.environ.get("TOOLSCOUT_DATA"):
+        raise SystemExit("name the folder of datasets: TOOLSCOUT_DATA")

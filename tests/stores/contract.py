@@ -25,10 +25,12 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.stores.store_helpers import follow, tool, tools
 from tests.stores.store_model import Model
 from toolscout.core.answer import Allowed, Example
+from toolscout.core.expansion import Expansion, with_expansion
 from toolscout.core.permissions import Key, Principal, new_key
 from toolscout.core.tool import Listing, Origin, Tool, text_digest
 from toolscout.errors import BadRequest, BadTool, DuplicateTool, StoreError, UnknownPrincipal, UnknownTool
 from toolscout.stores import AddReport, Change, Store
+from toolscout.stores.base import ExpansionReport
 
 Make = Callable[[Path], Store]
 Chunks = Callable[[int], None]
@@ -295,6 +297,42 @@ class StoreContract:
         assert store.get([FULL.id])[0].aliases == ("issue", "a bug")
         with pytest.raises(BadTool):
             store.set_alias(FULL.id, " \x00")
+
+    def test_expansions(self, store: Store) -> None:
+        known, other = tool("send"), tool("read")
+        own, written = known.digest(), Expansion("making it go out", "let them know", "never reads", known.digest())
+        store.add([known, other], "a")
+        assert store.expansions() == {}
+        given = {known.id: written, other.id: Expansion("seeing", digest="of another text"), "no/tool": Expansion("x")}
+        assert store.set_expansions(given) == ExpansionReport(1, 0, 1, 1, 2)
+        assert store.set_expansions({known.id: written}) == ExpansionReport(0, 1, 0, 0, 2)
+        assert store.expansions() == store.expansions([known.id, other.id]) == {known.id: written}
+        assert store.expansions([other.id]) == {}
+        ((change, listing),) = store.documents(1)
+        assert (change.tool_id, change.kind) == (known.id, "changed")
+        assert listing is not None
+        assert (listing.text, listing.expansion) == (known.document(), "making it go out\nlet them know")
+        assert listing.digest() == change.digest != own
+        assert store.get([known.id]) == [known]  # it is no part of the tool
+        missing = dict(store.missing_vectors("model"))
+        assert missing[change.digest] == with_expansion(known.document(), listing.expansion)
+        assert missing[other.digest()] == other.document()
+        assert store.set_expansions({known.id: Expansion()}) == ExpansionReport(1, 0, 0, 0, 3)
+        assert [change.digest for change in store.changes(2)] == [own]
+
+    def test_expansions_go_with_the_text_they_were_written_for(self, store: Store) -> None:
+        known = tool("send")
+        store.add([known], "a")
+        store.set_expansions({known.id: Expansion("making it go out")})
+        assert store.add([replace(known, tags=("x",))], "a") == AddReport(0, 1, 0, 0, 3, 0)
+        assert set(store.expansions()) == {known.id}
+        assert store.add([replace(known, description="Another.")], "a") == AddReport(0, 1, 0, 0, 4, 1)
+        assert store.expansions() == {}
+        assert next(store.documents(3))[0].digest == replace(known, description="Another.").digest()
+        store.set_expansions({known.id: Expansion("making it go out")})
+        store.remove([known.id])
+        store.add([known], "a")
+        assert store.expansions() == {}
 
     def test_a_source_that_adds_while_it_is_read(self, store: Store, chunks: Chunks) -> None:
         chunks(2)

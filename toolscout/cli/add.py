@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +20,11 @@ from toolscout.cli.common import (
     plural,
     store_path,
 )
-from toolscout.errors import ToolscoutError
+from toolscout.errors import EncoderUnavailable, ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.catalogue.base import ReadOptions
+    from toolscout.core.expansion import Expansion
     from toolscout.scout import Added, Progress, Scout
 
 # From so many bytes on, the memory that vectors take is said before they are made.
@@ -89,6 +90,15 @@ def add(
     env: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set for a server's command; stored nowhere.")
     ] = None,
+    expansions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Put what synth --expand wrote beside the tools: searched, never shown. Without a SOURCE, beside "
+            "those that are here.",
+            show_default=False,
+        ),
+    ] = None,
     encoder: EncoderOption = None,
 ) -> None:
     """Add the tools of any source, or bring them up to date.
@@ -96,7 +106,12 @@ def add(
     The tools are stored in one step and found by their words at once; then those that are new are embedded.
     """
     from toolscout.catalogue.base import ReadOptions
+    from toolscout.core.expansion import read_expansions
 
+    written = read_expansions(expansions) if expansions else None  # first: a bad file stores nothing
+    if written is not None and not sources and not ctx.meta[_COMMAND]:
+        _expand(store_path(ctx, store), written, embed, encoder)
+        return
     given = _sources(sources or [], ctx.meta[_COMMAND])
     headers = {key: value.strip() for key, value in _pairs("--header", header or [], "=:").items()}
     variables = _pairs("--env", env or [], "=")
@@ -105,7 +120,8 @@ def add(
     for source in given:
         options = ReadOptions(namespace, kind, keep_going, timeout, variables, headers)
         try:
-            added = _add(path, source, options, replace, sync, embed, encoder)
+            # With expansions, tools are embedded once these are there too.
+            added = _add(path, source, options, replace, sync, embed and written is None, encoder)
         except ToolscoutError as error:
             if not keep_going or len(given) == 1:
                 raise
@@ -120,6 +136,8 @@ def add(
     if not found:
         output.note("no tools were found there")
         raise typer.Exit(NONE)
+    if written is not None:
+        _expand(path, written, embed, encoder)
 
 
 def embed(
@@ -200,6 +218,30 @@ def _add(
     return added
 
 
+def _expand(path: Path, expansions: Mapping[str, Expansion], embed: bool, encoder: str | None) -> None:
+    """Put expansions beside the tools of a catalogue, and say what became of them."""
+    from toolscout.scout import Scout
+    from toolscout.stores import open_store
+
+    with open_store(path) as store:
+        done = store.set_expansions(expansions)
+    stored = f"{plural(done.changed, 'expansion')} stored, {done.unchanged:,} unchanged"
+    output.write(f"{stored}; catalogue version {done.version}")
+    if done.outdated:
+        output.note(
+            f"{plural(done.outdated, 'expansion')} left out: written for another text than the tool has now; write "
+            "them anew: toolscout synth --expand"
+        )
+    if done.unknown:
+        output.note(f"{plural(done.unknown, 'expansion')} left out: there is no such tool here")
+    if embed:
+        with output.progress() as report, Scout.open(path, encoder=encoder) as scout:
+            try:
+                scout.embed(report)
+            except EncoderUnavailable as error:
+                output.note(f"the tools are stored, and found by words until they are embedded: {error}")
+
+
 def _summarise(source: object, added: Added, alone: bool) -> None:
     from toolscout import catalogue
 
@@ -209,6 +251,11 @@ def _summarise(source: object, added: Added, alone: bool) -> None:
     label = "" if alone else f"{catalogue.describe(source)}: "
     line = f"{label}{counts}, {added.embedded:,} embedded{problems}; catalogue version {done.version}"
     output.stdout().print(output.shown(line), soft_wrap=True)
+    if done.unexpanded:
+        output.note(
+            f"{plural(done.unexpanded, 'tool')} changed and lost the expansion that was written for the text before; "
+            "write them anew: toolscout synth --expand"
+        )
     for problem in added.problems[:SHOWN_PROBLEMS]:
         output.note(problem, label="skipped")
     if len(added.problems) > SHOWN_PROBLEMS:

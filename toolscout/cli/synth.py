@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import OutOption, check_model, plural
+from toolscout.cli.common import check_model, plural
+from toolscout.cli.expand import write as write_expansions
+from toolscout.cli.round_trip import encoder_here, judge_of
 
 if TYPE_CHECKING:
-    from toolscout.core.tool import Tool
-    from toolscout.models.encoders.onnx_encoder import Encoder
-    from toolscout.retrievers.base import FitReport, Retriever
-    from toolscout.retrievers.provenance import TrainedOn
+    from toolscout.retrievers.base import FitReport
     from toolscout.synth import SyntheticDataset
 
 _SHOWN = 5
@@ -24,6 +22,7 @@ PARTIAL = ".partial.jsonl"
 
 
 def synth(
+    ctx: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -32,7 +31,14 @@ def synth(
             "source of tools that add reads.",
         ),
     ],
-    out: OutOption,
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="PATH", help="Where to write it: a new or empty folder; a file with --expand."),
+    ],
+    expand: Annotated[
+        bool,
+        typer.Option("--expand", help="Write no requests, but what each tool is for, when to use it, what it cannot."),
+    ] = False,
     wanted: Annotated[
         Literal["all", "new"],
         typer.Option("--for", help="Write for all tools, or for those without a request in DATA:SPLIT."),
@@ -41,7 +47,8 @@ def synth(
         str,
         typer.Option(
             metavar="SPEC",
-            help="Who writes: a folder of synth-train, smollm2, another folder, the URL of an endpoint.",
+            help="Who writes: a folder of synth-train, smollm2, another folder, the URL of an endpoint; rules, with "
+            "--expand, for no model.",
         ),
     ] = "smollm2",
     model: Annotated[str, typer.Option(metavar="NAME", help="The model to ask an endpoint for.")] = "",
@@ -89,6 +96,7 @@ def synth(
 
     Requests differ in style and in how many tools they need, and never name one. What comes out badly is left out and
     counted; README.md in the folder says how much. An interrupted run goes on when the same command is given again.
+    With --expand a file is written instead, for: toolscout add --expansions.
     """
     from toolscout.errors import BadDataset, BadRequest
     from toolscout.evaluation.vector_cache import tool_vectors
@@ -96,6 +104,13 @@ def synth(
     from toolscout.synth import RequestWriter, SynthOptions, SynthSource, synthesise
 
     check_model(llm, model)
+    asking = EndpointOptions(timeout=timeout, concurrency=concurrency, requests_per_minute=requests_per_minute)
+    beside = out.resolve()  # Path(".") has no name
+    partial = beside.with_name(beside.name + PARTIAL)
+    if expand:
+        first = _ROUND_TRIP if round_trip is None else round_trip
+        write_expansions(ctx, source, out, llm, model, asking, temperature, seed, first, retriever, partial)
+        return
     if round_trip and not filtered:
         raise typer.BadParameter("it is a filter; leave it out, or --no-filter", param_hint="--round-trip")
     round_trip = _ROUND_TRIP if round_trip is None else round_trip
@@ -116,15 +131,12 @@ def synth(
         raise BadDataset("--examples shows known requests; name the split that has them, as in DATA:train")
     if retriever and not (round_trip and filtered):
         raise BadRequest("--retriever is what the round trip asks, and there is none; leave it out")
-    asking = EndpointOptions(timeout=timeout, concurrency=concurrency, requests_per_minute=requests_per_minute)
     writer = RequestWriter.open(llm, model, seed, options=asking)
-    beside = out.resolve()  # Path(".") has no name
-    partial = beside.with_name(beside.name + PARTIAL)
-    encoder = _encoder()
+    encoder = encoder_here()
     with output.progress() as report:
         vectors = tool_vectors(opened.tools, encoder, progress=report) if encoder else None
         judge_name = retriever or ("dense" if encoder else "bm25")
-        judge, seen = _judge(judge_name, opened.tools, report) if round_trip and filtered else (None, None)
+        judge, seen = judge_of(judge_name, opened.tools, report) if round_trip and filtered else (None, None)
         made = synthesise(
             opened,
             writer,
@@ -169,36 +181,8 @@ def synth_train(
         count = plural(len(one.dataset.split(one.train)), "request")
         output.note(f"{one.dataset.name}: {count} of {one.train} to learn from", label="data")
     with output.progress() as report:
-        fitted = train_synth(sets, out, options, encoder=_encoder(), progress=report)
+        fitted = train_synth(sets, out, options, encoder=encoder_here(), progress=report)
     _report(fitted, out)
-
-
-def _encoder() -> Encoder | None:
-    from toolscout.errors import MissingEncoder
-    from toolscout.models.encoders.onnx_encoder import Encoder
-
-    try:
-        return Encoder.load()
-    except MissingEncoder:
-        output.note("there is no sentence encoder, so tools are not combined by their meaning")
-        return None
-
-
-def _judge(name: str, tools: Sequence[Tool], report: output.Report | None) -> tuple[Retriever, TrainedOn]:
-    """Open the retriever that checks written requests, index the tools in it, and return it with what it has seen."""
-    from toolscout.evaluation.evaluate import seen_by
-    from toolscout.evaluation.vector_cache import encoder_of, tool_vectors
-    from toolscout.retrievers.opening import open_retriever
-
-    opened, _ = open_retriever(name)
-    opened.remove(opened.ids())
-    encoder = encoder_of(opened)
-    if encoder is None:
-        opened.add(tools)
-    else:
-        rows = tool_vectors(tools, encoder, progress=report)
-        opened.add(tools, {tool.digest(): row for tool, row in zip(tools, rows, strict=True)})
-    return opened, seen_by(name, opened)
 
 
 def _print(made: SyntheticDataset, real: str, out: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,7 +14,8 @@ from rich.text import Text
 
 from toolscout.cli import output
 from toolscout.cli.common import NONE, IdsArgument, Listed, StoreOption, open_store, plural
-from toolscout.core.tool import Tool
+from toolscout.core.expansion import Expansion
+from toolscout.core.tool import Tool, namespace_of
 from toolscout.errors import BadRequest
 
 Shape = Literal["table", "json", "openai", "openai-responses", "anthropic", "mcp"]
@@ -60,8 +62,9 @@ def show(
     """Show one tool: for people, as JSON, or as a vendor's interface takes it."""
     with open_store(ctx, store) as opened:
         tool = opened.get([tool_id])[0]
+        expanded = bool(opened.expansions([tool_id]))
     if format == "table":
-        output.stdout().print(_sheet(tool))
+        output.stdout().print(_sheet(tool, expanded))
     elif format == "json":
         output.print_json({"id": tool.id, **tool.to_record()})
     else:
@@ -76,11 +79,17 @@ def remove(
     store: StoreOption = None,
     namespace: Annotated[str | None, typer.Option(metavar="NS", help="Remove every tool of this namespace.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a namespace is removed.")] = False,
+    expansions: Annotated[
+        bool, typer.Option("--expansions", help="Remove expansions, of these tools or of all, and keep the tools.")
+    ] = False,
 ) -> None:
     """Remove tools, or a whole namespace.
 
     When one of the ids is not there, nothing is removed.
     """
+    if expansions:
+        _remove_expansions(ctx, store, ids, namespace)
+        return
     if bool(ids) == bool(namespace):
         raise typer.BadParameter("name tools by id, or a namespace with --namespace", param_hint="ID")
     with open_store(ctx, store) as opened:
@@ -94,6 +103,16 @@ def remove(
         removed = opened.remove(chosen)
         version = opened.version()
     output.write(f"{plural(removed, 'tool')} removed; catalogue version {version}")
+
+
+def _remove_expansions(ctx: typer.Context, store: Path | None, ids: list[str] | None, namespace: str | None) -> None:
+    with open_store(ctx, store) as opened:
+        if ids:
+            opened.get(ids)  # raises UnknownTool where one is not there
+        there = opened.expansions(ids or None)
+        chosen = [one for one in there if namespace is None or namespace_of(one) == namespace]
+        done = opened.set_expansions(dict.fromkeys(chosen, Expansion()))
+    output.write(f"{plural(done.changed, 'expansion')} removed; catalogue version {done.version}")
 
 
 def alias(
@@ -151,7 +170,7 @@ def _say_what_is_left(namespace: str | None, tools: int, total: int, offset: int
         output.note(f"shown: {shown} of {plural(total, noun)}; --limit and --offset show others")
 
 
-def _sheet(tool: Tool) -> Group:
+def _sheet(tool: Tool, expanded: bool) -> Group:
     from toolscout.core.vendor_formats import wire_name
 
     facts = Table.grid(padding=(0, 2))
@@ -167,6 +186,7 @@ def _sheet(tool: Tool) -> Group:
         "tags": ", ".join(tool.tags),
         "hints": ", ".join(f"{key} {value}" for key, value in tool.annotations.items()),
         "called by": origin,
+        "expansion": "is searched besides" if expanded else "",
     }
     for label, value in rows.items():
         if value:

@@ -155,6 +155,11 @@ class Tool:
         """Return a digest of the searched text; vectors are cached by it."""
         return text_digest(self.document())
 
+    @property
+    def expansion(self) -> str:
+        """Always "": an expansion is no part of a tool. A store keeps it beside the tool, and Listing has it."""
+        return ""
+
     def content_digest(self) -> str:
         """Return a digest of the whole record."""
         record = json.dumps(self.to_record(), sort_keys=True, ensure_ascii=True, default=str)
@@ -233,11 +238,15 @@ class Searchable(Protocol):
     def aliases(self) -> tuple[str, ...]:
         """Other names that must find the tool."""
 
+    @property
+    def expansion(self) -> str:
+        """What others wrote about the tool: searched besides its document, never shown. "" for none."""
+
     def document(self) -> str:
         """The searched text."""
 
     def digest(self) -> str:
-        """Identifies the searched text."""
+        """Identifies the searched text, its expansion included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,13 +259,14 @@ class Listing:
     aliases: tuple[str, ...]
     text: str
     text_digest: str
+    expansion: str = ""
 
     def document(self) -> str:
         """The searched text."""
         return self.text
 
     def digest(self) -> str:
-        """Identifies the searched text."""
+        """Identifies the searched text, its expansion included."""
         return self.text_digest
 
 

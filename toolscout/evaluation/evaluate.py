@@ -6,7 +6,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toolscout.core.answer import Cost
+from toolscout.core.expansion import Expansion, with_expansion
+from toolscout.core.tool import Tool, text_digest
 from toolscout.data.dataset import Dataset, Kind
 from toolscout.evaluation import leakage
 from toolscout.evaluation.fit_record import FitRecord
@@ -78,15 +80,16 @@ def evaluate(
     seen: TrainedOn | None = None,
     drop_seen: bool = False,
     fitted: FitRecord | None = None,
+    expansions: Mapping[str, Expansion] | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Index the tools, search for every request of the split, and return the measures. Vectors are cached.
 
     `variant` and `command` go into the row. `measures` are added to the default ones. `seen` is what the retriever was
-    trained and selected on, `fitted` how it was trained, `cache` another file for cached vectors. Raises BadRequest for
-    a name that is no measure, and Leak for a split that shares requests with `seen`, unless `drop_seen` leaves those
-    requests out.
+    trained and selected on, `fitted` how it was trained, `expansions` what is stored beside the tools, by tool id,
+    `cache` another file for cached vectors. Raises BadRequest for a name that is no measure, and Leak for a split that
+    shares requests with `seen`, unless `drop_seen` leaves those requests out.
     """
     names, encoder, fitted = check_names(measures), encoder_of(retriever), fitted or FitRecord()
     seen = (seen or TrainedOn()) | leakage.encoder_history(encoder) | leakage.reranker_history(retriever.reranker)
@@ -95,7 +98,7 @@ def evaluate(
         leakage.refuse_seen(dataset, split, seen, droppable=True)
     dataset = leakage.without(dataset, split, dropped)
     new_tools, depth = leakage.new_tools(dataset, split, seen), depth_of(names)
-    run = _run(dataset, split, retriever, depth, cache, progress)
+    run = _run(dataset, split, retriever, depth, expansions or {}, cache, progress)
     asked, found, reranker = run.asked, compute_measures(run.asked, names, new_tools), retriever.reranker
     options = _recorded_options(retriever)
     named = variant or variant_of(retriever.options)
@@ -161,13 +164,19 @@ class _Run(NamedTuple):
 
 
 def _run(
-    dataset: Dataset, split: str, retriever: Retriever, depth: int, cache: Path | None, progress: Progress | None
+    dataset: Dataset,
+    split: str,
+    retriever: Retriever,
+    depth: int,
+    expansions: Mapping[str, Expansion],
+    cache: Path | None,
+    progress: Progress | None,
 ) -> _Run:
     """Index the tools and search for every request."""
     goldless = [pair for pair in dataset.goldless(split) if dataset.kind(pair[0]) != "use"]
     requests = dataset.split(split).requests + goldless
     encoder = encoder_of(retriever)
-    digests = [tool.digest() for tool in dataset.tools] if encoder else []
+    digests = [_digest(tool, expansions.get(tool.id)) for tool in dataset.tools] if encoder else []
     # A model may have been saved with another catalogue; tools that are in both stay.
     retriever.remove(sorted(set(retriever.ids()) - {tool.id for tool in dataset.tools}))
     with (
@@ -178,6 +187,8 @@ def _run(
         with cached_vectors(store, encoder.fingerprint if encoder else "", digests, cache) as cached:
             started = time.perf_counter()
             store.add(dataset.tools, dataset.name)
+            if expansions:
+                store.set_expansions(expansions)
             scout.refresh()
             scout.embed(progress)
             index_s = time.perf_counter() - started
@@ -192,6 +203,13 @@ def _run(
                 progress("asking", len(asked), len(requests))
         asked = _with_sets(asked, [text for _, text in requests], retriever, progress)
     return _Run(asked, index_s, bool(cached), Cost.total(costs), size == 1)
+
+
+def _digest(tool: Tool, expansion: Expansion | None) -> str:
+    """The digest under which a store caches the vector of a tool with this expansion."""
+    if expansion is None or not expansion.searched():
+        return tool.digest()
+    return text_digest(with_expansion(tool.document(), expansion.searched()))
 
 
 def command_line(

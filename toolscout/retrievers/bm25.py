@@ -62,11 +62,12 @@ _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 
 @dataclass(frozen=True, slots=True)
 class Bm25Options(Options):
-    """Weights of the three ways a word can match, and a limit on the work for one request.
+    """Weights of the ways a word can match, and a limit on the work for one request.
 
     words: the weight of words as written.
     stems: the weight of words with the same stem.
     names: the weight of words in the tool's name.
+    expansions: the weight of words in what others wrote about the tool, where anybody did.
     max_postings: only the rarest terms are searched, until their postings add up to this number.
     fuzzy: correct words that no document has.
     """
@@ -74,6 +75,7 @@ class Bm25Options(Options):
     words: float = 1.0
     stems: float = 1.0
     names: float = 0.5
+    expansions: float = 0.5
     max_postings: int = 400_000
     fuzzy: bool = True
 
@@ -87,12 +89,15 @@ def _analyzer(stemmed: Sequence[str] = ()) -> Any:
     return builder.build()
 
 
-def _schema() -> Any:
+def _schema(expanded: bool = False) -> Any:
+    """The fields of a document. That of expansions stands last: without it the others are the same."""
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("words", stored=True, tokenizer_name="words", index_option="freq")
     builder.add_text_field("stems", tokenizer_name="stems", index_option="freq")
     builder.add_text_field("names", tokenizer_name="stems", index_option="freq")
     builder.add_unsigned_field("row", indexed=True, fast=True)
+    if expanded:
+        builder.add_text_field("expansion", stored=True, tokenizer_name="stems", index_option="freq")
     return builder.build()
 
 
@@ -136,8 +141,9 @@ class Bm25(Retriever):
         super().__init__(options or Bm25Options())
         self._open(RowIds())
 
-    def _open(self, rows: RowIds, saved: Path | None = None) -> None:
-        self._schema = _schema()
+    def _open(self, rows: RowIds, saved: Path | None = None, expanded: bool = False) -> None:
+        self._schema = _schema(expanded)
+        self._expanded = expanded  # whether there is a field for expansions: from the first tool with one on
         self._analyzers = {"words": _analyzer(), "stems": _analyzer(self._stemmed_languages)}
         self._files = WordFiles(self._schema, self._analyzers, saved)
         self._searcher = self._files.searcher
@@ -162,6 +168,8 @@ class Bm25(Retriever):
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Add documents to the index; vectors are ignored."""
         with self._lock:
+            if not self._expanded and any(tool.expansion for tool in tools):
+                self._begin_expansions()
             rows = []
             for tool in tools:
                 self._forget(tool.id)
@@ -230,7 +238,7 @@ class Bm25(Retriever):
         """A word of a request with its weight; one that no document has matches the words it is corrected to."""
         stems = frozenset([stem])
         frequency = self._searcher.doc_freq("stems", stem) if self._occurs("stems", stem, sees) else 0
-        if not frequency and self.options.fuzzy and correctable(stem):
+        if not frequency and self.options.fuzzy and correctable(stem) and not self._in_expansions(stem, sees):
             near = self._near(word.lower(), sees)
             frequency = max((count for _, count in near), default=0)
             stems = frozenset(s for term, _ in near for s in self._stems_in(term)) or stems
@@ -243,7 +251,8 @@ class Bm25(Retriever):
                 self._commit()
             if self._deleted_count > _MOST_DEAD * len(self._rows) + _DEAD_KEPT:
                 self._renew()
-            write_model(folder, self, dead=self._deleted_count, analysis=_ANALYSIS_VERSION)
+            more: dict[str, Any] = {"expanded": True} if self._expanded else {}
+            write_model(folder, self, dead=self._deleted_count, analysis=_ANALYSIS_VERSION, **more)
             self._files.save(folder / "words")
             if self._scripts is None:
                 shutil.rmtree(folder / _SCRIPTS_FOLDER, ignore_errors=True)
@@ -259,7 +268,7 @@ class Bm25(Retriever):
         Retriever.__init__(loaded, read_options(Bm25Options, model))
         try:
             rows, loaded._names, _ = load_rows(folder)
-            loaded._open(rows, folder / "words")
+            loaded._open(rows, folder / "words", bool(model.get("expanded")))
             loaded._deleted_count = int(model.get("dead", 0))
             if (folder / _SCRIPTS_FOLDER).is_dir():
                 loaded._scripts = _OtherScripts.load(folder / _SCRIPTS_FOLDER)
@@ -315,13 +324,14 @@ class Bm25(Retriever):
     def _fields(self, tool: Searchable, row: int, other: dict[str, Searchable]) -> dict[str, Any]:
         """A tool as the engine takes it; one with words in other scripts is put into `other`."""
         document = tool.document()
-        if has_other_scripts(document):
+        if has_other_scripts(document) or has_other_scripts(tool.expansion):
             other[tool.id] = tool
-        return self._document(self._text(document), tool.namespace, tool.name, row)
+        return self._document(self._text(document), tool.namespace, tool.name, row, self._text(tool.expansion))
 
-    def _document(self, text: str, namespace: str, name: str, row: int) -> dict[str, Any]:
+    def _document(self, text: str, namespace: str, name: str, row: int, expansion: str = "") -> dict[str, Any]:
         names = " ".join(self._split(composed(namespace)) + self._split(composed(name)))
-        return {"words": text, "stems": text, "names": names, "row": row}
+        fields = {"words": text, "stems": text, "names": names, "row": row}
+        return fields | {"expansion": expansion} if expansion else fields
 
     def _commit(self, documents: Callable[[], Iterable[dict[str, Any]]] = tuple, rows: Sequence[int] = ()) -> None:
         self._files.commit(documents, len(rows), self._dead)
@@ -334,12 +344,17 @@ class Bm25(Retriever):
 
     def _renew(self) -> None:
         """Index the live documents again in the same rows, in new files; searches in the old files can finish."""
-        living = [(row, tool_id, self._text_of(row)) for row, tool_id in enumerate(self._rows.ids) if tool_id]
+        alive = [(row, tool_id) for row, tool_id in enumerate(self._rows.ids) if tool_id]
+        living = [(self._text_of(row), namespace_of(i), name_of(i), row, self._expansion_of(row)) for row, i in alive]
         files = WordFiles(self._schema, self._analyzers)
-        files.commit(
-            lambda: (self._document(text, namespace_of(i), name_of(i), row) for row, i, text in living), len(living), ()
-        )
+        files.commit(lambda: (self._document(*one) for one in living), len(living), ())
         self._files, self._searcher, self._deleted_count = files, files.searcher, 0
+
+    def _begin_expansions(self) -> None:
+        """Make room for expansions: index the documents again with a field for them."""
+        self._schema = _schema(expanded=True)
+        self._renew()
+        self._expanded = True  # last: until then, searches ask for no expansions
 
     def _forget(self, tool_id: str) -> None:
         """Take the id from a tool's row, so that no search returns it; the next commit deletes it from the engine."""
@@ -361,6 +376,7 @@ class Bm25(Retriever):
         parts = self._terms("words", words, self.options.words, max_postings)
         parts += self._terms("stems", stems, self.options.stems, max_postings)
         parts += self._terms("names", stems, self.options.names, max_postings)
+        parts += self._expansion_terms(stems, max_postings)
         if self.options.fuzzy:
             for term, _ in words:
                 if correctable(term) and not self._is_known(term, sees):
@@ -388,11 +404,30 @@ class Bm25(Retriever):
                 parts.append(query if boost == 1.0 else tantivy.Query.boost_query(query, boost))
         return parts
 
+    def _expansion_terms(self, stems: Sequence[tuple[str, int]], max_postings: int) -> list[Any]:
+        """The words of a request that expansions have. A word is as rare as it is in documents or expansions.
+
+        Otherwise each word would count as rare where few tools have an expansion, and put these before the others.
+        """
+        if not self._expanded or not self.options.expansions:
+            return []
+        total, parts = max(self._counted_documents(), 1), list[Any]()
+        own = dict(stems)
+        for term, frequency in self._frequencies("expansion", list(own)):
+            rarity = _idf(max(frequency, own[term]), total) / _idf(frequency, total)
+            parts += self._terms("expansion", [(term, frequency)], self.options.expansions * rarity, max_postings)
+        return parts
+
+    def _in_expansions(self, stem: str, sees: Allowed | None) -> bool:
+        """Whether an expansion of a tool that a caller sees has the stem."""
+        return self._expanded and self._occurs("expansion", stem, sees)
+
     def _is_known(self, word: str, sees: Allowed | None) -> bool:
-        """Whether a tool that a caller sees has the word, or one of the same stem."""
+        """Whether a tool that a caller sees, or its expansion, has the word, or one of the same stem."""
         if self._occurs("words", word, sees):
             return True
-        return any(self._occurs("stems", stem, sees) for stem in self._stems_in(word))
+        stems = self._stems_in(word)
+        return any(self._occurs("stems", stem, sees) or self._in_expansions(stem, sees) for stem in stems)
 
     def _occurs(self, field: str, term: str, sees: Allowed | None) -> bool:
         """Whether a document that a caller sees has the term."""
@@ -408,8 +443,10 @@ class Bm25(Retriever):
         rows = self._rows.allowed(sees)
         if len(rows) <= _FEW:
             if field not in known.terms:
-                analyze = self._analyzers[field].analyze
-                known.terms[field] = frozenset(one for row in rows.tolist() for one in analyze(self._text_of(row)))
+                expanded = field == "expansion"
+                analyze, read = self._analyzers["stems" if expanded else field].analyze, self._text_of
+                read = self._expansion_of if expanded else read
+                known.terms[field] = frozenset(one for row in rows.tolist() for one in analyze(read(row)))
             return term in known.terms[field]
         query, limit = tantivy.Query.term_query(self._schema, field, term), _LOOKED_AT
         while True:
@@ -558,9 +595,17 @@ class Bm25(Retriever):
 
     def _text_of(self, row: int) -> str:
         """The document in a row; "" if it was removed."""
+        return self._stored(row, "words")
+
+    def _expansion_of(self, row: int) -> str:
+        """The expansion of the tool in a row; "" without one."""
+        return self._stored(row, "expansion") if self._expanded else ""
+
+    def _stored(self, row: int, field: str) -> str:
         searcher = self._searcher
         found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
-        return str(searcher.doc(found[0][1])["words"][0]) if found else ""
+        values = searcher.doc(found[0][1])[field] if found else ()
+        return str(values[0]) if values else ""
 
 
 class _OtherScripts(Bm25):

@@ -13,6 +13,7 @@ import numpy as np
 
 from toolscout.core.answer import Allowed, Reason, Similarity
 from toolscout.core.arrays import Floats
+from toolscout.core.expansion import with_expansion
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.scope import EVERYTHING, Endpoints, Scope
 from toolscout.core.tool import Searchable
@@ -23,6 +24,7 @@ from toolscout.index.saved_rows import PendingTools, load_rows, save_rows
 from toolscout.index.vector_table import VectorTable
 from toolscout.models.encoders.absent import AbsentEncoder
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.encoders.expanded import encode_documents
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.models.encoders.opening import open_encoder, refusal
 from toolscout.retrievers.base import FitProgress, Options, Pairs, Ranking, Retriever, Vectors, check_k
@@ -44,10 +46,10 @@ class EncoderOptions(Options):
 def document_vectors(
     encoder: TextEncoder, tools: Sequence[Searchable], progress: FitProgress | None = None
 ) -> dict[str, Floats]:
-    """Encode the documents of tools; the vectors by the documents' digests."""
-    texts = list({tool.digest(): tool.document() for tool in tools}.items())
+    """Encode the documents of tools, with their expansions; the vectors by the documents' digests."""
+    texts = list({tool.digest(): with_expansion(tool.document(), tool.expansion) for tool in tools}.items())
     vectors: dict[str, Floats] = {}
-    for positions, batch in encoder.encode_documents([text for _, text in texts]):
+    for positions, batch in encode_documents(encoder, [text for _, text in texts]):
         vectors.update((texts[i][0], vector) for i, vector in zip(positions.tolist(), batch, strict=True))
         if progress:
             progress("encoding documents", len(vectors), len(texts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from toolscout.core.answer import Allowed, Example
 from toolscout.core.arrays import Floats
+from toolscout.core.expansion import Expansion
 from toolscout.core.permissions import Key, Principal, Rules
 from toolscout.core.tool import Listing, Tool
 
@@ -33,12 +34,30 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AddReport:
-    """How many tools one call of `add` changed, and the catalogue version after it."""
+    """How many tools one call of `add` changed, and the catalogue version after it.
+
+    unexpanded: how many of the changed tools lost their expansion, which was written for another text.
+    """
 
     added: int
     changed: int
     unchanged: int
     removed: int
+    version: int
+    unexpanded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpansionReport:
+    """What one call of `set_expansions` did, and the catalogue version after it.
+
+    outdated: expansions that were written for another text than the tool has now. unknown: those of no stored tool.
+    """
+
+    changed: int
+    unchanged: int
+    outdated: int
+    unknown: int
     version: int
 
 
@@ -148,6 +167,18 @@ class Store(ABC):
         """Remove an alias that set_alias added; return False if there is none."""
 
     @abstractmethod
+    def set_expansions(self, expansions: Mapping[str, Expansion]) -> ExpansionReport:
+        """Put expansions beside tools, by tool id, in place of those they had; an empty one removes it.
+
+        Those written for another text, and those of tools that are not stored, are left out and counted. A tool whose
+        expansion changes counts as changed. It is removed with its tool, and when the tool's own text changes.
+        """
+
+    @abstractmethod
+    def expansions(self, ids: Sequence[str] | None = None) -> dict[str, Expansion]:
+        """Return the expansions of these tools, or of all, by tool id; tools without one are left out."""
+
+    @abstractmethod
     def vectors(self, fingerprint: str, digests: Sequence[str]) -> dict[str, Floats]:
         """Return the cached vectors of this model by the digest of their text; texts without one are left out."""
 
@@ -168,7 +199,10 @@ class Store(ABC):
 
     @abstractmethod
     def missing_vectors(self, fingerprint: str, limit: int | None = None, since: int = 0) -> list[tuple[str, str]]:
-        """Return (digest, text) of each text that this model has no vector for, of tools changed after `since`."""
+        """Return (digest, text) of each text that this model has no vector for, of tools changed after `since`.
+
+        The text of a tool with an expansion is as core.expansion.with_expansion joins both.
+        """
 
     @abstractmethod
     def prune_vectors(self) -> int:

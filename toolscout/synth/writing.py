@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
-from toolscout.errors import BadDataset, BadModel, BadRequest, LanguageModelError
+from toolscout.errors import BadModel, BadRequest
 from toolscout.llm import open_llm
-from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
-from toolscout.llm.endpoint import Endpoint
+from toolscout.llm.base import LanguageModel, Message
 from toolscout.llm.finetuned import FINETUNED_FILE, is_finetuned, read_finetuned
 from toolscout.llm.options import EndpointOptions
 from toolscout.models.language.lora import ADAPTER_FILE
-from toolscout.models.language.open import device_name
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.search.progress import Progress
@@ -30,11 +28,11 @@ from toolscout.synth.hash_draw import drawn
 from toolscout.synth.inputs import SynthSource, Wanted, size_shares
 from toolscout.synth.options import KINDS, TASK, SynthOptions
 from toolscout.synth.progress import each, named
+from toolscout.synth.saved_texts import Prompt, SavedTexts
 from toolscout.synth.styles import STYLES, style_shares
 
 _FORMAT = 2
 _SIZES = {"1": 0.5, "2": 0.3, "3": 0.2}
-_ON_CPU, _ON_DEVICE = 64, 8_192  # conversations per call of the model, after which the answers are saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,10 @@ def synthesise(
         raise BadRequest("what was trained to write requests is shown none; leave examples out")
     anchors = source.anchors(wanted)
     plan = _Plan(source, writer, options, vectors, anchors, progress)
-    texts = _Texts(writer, options, source, partial, plan.identity(source, writer))
+    prompts_of = _Prompts(writer, options, source)
+    texts = SavedTexts(
+        writer.llm, options.temperature, options.max_tokens, partial, plan.identity(source, writer), options.chunk
+    )
     learned = (digest for one in writer.seen.splits for digest in one.requests)  # a model may repeat these
     judge = Filter(source.tools, [text for text, _ in source.requests()], learned)
     round_trip = retriever if options.filtered and options.round_trip else None
@@ -121,7 +122,7 @@ def synthesise(
     for attempt in range(options.tries):
         report = named(f"try {attempt + 1}" if attempt else "", progress)
         items = plan.items(attempt, kept, report)
-        written = texts.of(items, report)
+        written = texts.of(prompts_of.prompts(items, report), report)
         good, bad = _judged(items, written, judge, round_trip, options, report)
         problems += bad
         kept |= {(one.tools[0], one.place): one for one in good}
@@ -233,106 +234,26 @@ def _judged(
     return [one for one, again in zip(good, repeated, strict=True) if not again], problems + repeated
 
 
-class _Texts:
-    """The texts that the model wrote, saved in a file as JSON lines after a header line with the run's identity.
+class _Prompts:
+    """The prompt of each request to write."""
 
-    `problem` is the last reason why a conversation got no answer.
-    """
-
-    def __init__(
-        self, writer: RequestWriter, options: SynthOptions, source: SynthSource, partial: Path | None, identity: str
-    ) -> None:
-        self._writer, self._options, self._partial = writer, options, partial
+    def __init__(self, writer: RequestWriter, options: SynthOptions, source: SynthSource) -> None:
+        self._trained, self._options = writer.trained, options
         self._tools = {tool.id: tool for tool in source.tools}
         self._known = source.requests() if options.examples else []
-        self._written: dict[str, tuple[str, bool]] = {}
-        self.usage = Usage()
-        self.problem = ""
-        if partial is not None:
-            self._resume(partial, identity)
 
-    def _resume(self, partial: Path, identity: str) -> None:
-        header = json.dumps({"identity": identity})
-        try:
-            lines = partial.read_text(encoding="utf-8").split("\n")[:-1] if partial.exists() else []
-            # A file with the header alone can be replaced.
-            if lines and json.loads(lines[0])["identity"] != identity and len(lines) > 1:
-                raise BadDataset(
-                    f"{partial} was begun with other tools, options or another model; give the same again, or remove it"
-                )
-            for line in lines[1:]:
-                self._take(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, BadDataset):
-                raise
-            raise BadDataset(f"{partial} cannot be read ({error}); remove it to begin again") from None
-        # Written again without a last line that the interruption cut off.
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text("".join(f"{line}\n" for line in [header, *lines[1:]]), encoding="utf-8")
+    def prompts(self, items: Sequence[_Item], progress: Progress | None) -> list[Prompt]:
+        """The prompts of items, by their keys."""
+        return [self._prompt(item) for item in each(items, "preparing prompts", progress)]
 
-    def _take(self, row: Mapping[str, Any]) -> None:
-        self._written[str(row["key"])] = str(row["text"]), bool(row["whole"])
-        prompt, completion = row["tokens"]
-        self.usage.add([[Completion(row["text"], prompt, completion, "stop", row.get("cost"))]])
-
-    def of(self, items: Sequence[_Item], progress: Progress | None) -> dict[str, tuple[str, bool]]:
-        """For each item's key, the text and whether the model finished it; items without an answer are missing."""
-        keys = {item.key: self._key(item) for item in each(items, "preparing prompts", progress)}
-        left = [item for item in items if keys[item.key] not in self._written]
-        done = len(items) - len(left)
-        for chunk in self._chunks(left):
-            try:
-                outcomes: Sequence[object] = complete_each(
-                    self._writer.llm,
-                    [self._conversation(item) for item in chunk],
-                    temperature=self._options.temperature,
-                    max_tokens=self._options.max_tokens,
-                )
-            except LanguageModelError as error:
-                self._keep_answers(chunk, keys, error.each(len(chunk)))  # saves answers that were paid for
-                raise
-            self._keep_answers(chunk, keys, outcomes)
-            done += len(chunk)
-            if progress:
-                progress("writing", done, len(items))
-        return {item: self._written[key] for item, key in keys.items() if key in self._written}
-
-    def _chunks(self, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-        size = self._options.chunk or _at_once(self._writer.llm)
-        for start in range(0, len(items), size):
-            yield items[start : start + size]
-
-    def _keep_answers(self, chunk: Sequence[_Item], keys: Mapping[str, str], outcomes: Sequence[object]) -> None:
-        rows = []
-        for item, outcome in zip(chunk, outcomes, strict=True):
-            if isinstance(outcome, LanguageModelError):
-                self.problem = str(outcome)
-            elif isinstance(outcome, list) and outcome:
-                rows.append({"key": keys[item.key], **_row(outcome[0])})
-        if self._partial is not None:
-            with self._partial.open("a", encoding="utf-8") as stream:
-                stream.writelines(json.dumps(row) + "\n" for row in rows)
-        for row in rows:
-            self._take(row)
-
-    def _key(self, item: _Item) -> str:
-        """A digest of an item and its prompt, so that a text written for another prompt is never used for it."""
+    def _prompt(self, item: _Item) -> Prompt:
+        """A prompt; its digest is of the item too, so that a text written for another one is never used for it."""
         messages = [[message.role, message.content] for message in self._conversation(item)]
         content = json.dumps([item.key, item.combination.tools, item.style, messages])
-        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        return Prompt(item.key, digest, lambda: self._conversation(item))
 
     def _conversation(self, item: _Item) -> list[Message]:
         tools: list[Tool] = [self._tools[tool_id] for tool_id in item.combination.tools]
         examples = prompts.shown(self._known, self._tools, self._options.examples, self._options.seed, item.key)
-        return prompts.conversation(tools, STYLES[item.style], examples, trained=self._writer.trained)
-
-
-def _at_once(llm: LanguageModel) -> int:
-    if isinstance(llm, Endpoint):
-        return llm.options.concurrency  # after a crash, only the answers in flight are lost
-    return _ON_DEVICE if device_name() else _ON_CPU
-
-
-def _row(one: Completion) -> dict[str, Any]:
-    tokens = [one.prompt_tokens, one.completion_tokens]
-    return {"text": one.text, "whole": one.finish == "stop", "tokens": tokens, "cost": one.cost}
+        return prompts.conversation(tools, STYLES[item.style], examples, trained=self._trained)

@@ -80,6 +80,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # The encoders that all tools have been embedded with; the one with the highest turn is in use.
     ("CREATE TABLE encoders (fingerprint TEXT PRIMARY KEY, name TEXT NOT NULL, turn INTEGER NOT NULL) WITHOUT ROWID",),
+    # What others wrote about a tool, as JSON; "" for nothing. `digest` is of both texts then.
+    ("ALTER TABLE tools ADD COLUMN expansion TEXT NOT NULL DEFAULT ''",),
 )
 
 

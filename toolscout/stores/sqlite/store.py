@@ -13,11 +13,12 @@ import numpy as np
 
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
+from toolscout.core.expansion import with_expansion
 from toolscout.errors import CorruptStore, DiskFull, StoreError
 from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
 from toolscout.stores.sqlite.connections import Connections, check_path, durable_by_default
 from toolscout.stores.sqlite.principals import PrincipalTables
-from toolscout.stores.sqlite.tools import ToolTables, storable
+from toolscout.stores.sqlite.tools import ToolTables, searched_expansion, storable
 
 _HALF = np.dtype("<f2")
 
@@ -122,17 +123,17 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         """Return (digest, text) of each text that this model has no vector for, of tools changed after `since`."""
         # The plus makes SQLite sort only the changed tools; else it would go through all tools in order.
         query = f"""
-            SELECT digest, text FROM tools WHERE version > ? AND NOT EXISTS (
+            SELECT digest, text, expansion FROM tools WHERE version > ? AND NOT EXISTS (
                 SELECT 1 FROM vectors WHERE vectors.digest = tools.digest
                 AND model = (SELECT id FROM models WHERE fingerprint = ?)
             ) ORDER BY {"+" if since else ""}row
         """
         missing: dict[str, str] = {}
         with self._files.reading() as db:
-            for digest, text in db.execute(query, (since, storable(fingerprint))):
+            for digest, text, expansion in db.execute(query, (since, storable(fingerprint))):
                 if len(missing) == limit:
                     break
-                missing.setdefault(digest, text)
+                missing.setdefault(digest, with_expansion(text, searched_expansion(expansion)))
         return list(missing.items())
 
     def prune_vectors(self) -> int:

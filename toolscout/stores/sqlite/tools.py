@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -13,9 +13,10 @@ from itertools import islice
 from typing import Any
 
 from toolscout.core.answer import Allowed
+from toolscout.core.expansion import Expansion, with_expansion
 from toolscout.core.tool import DOCUMENT_VERSION, Listing, Tool, clean_text, namespace_of, text_digest
 from toolscout.errors import BadRequest, BadTool, CorruptStore, DuplicateTool, NewerStore, UnknownTool
-from toolscout.stores.base import AddReport, Change, SourceState
+from toolscout.stores.base import AddReport, Change, ExpansionReport, SourceState
 from toolscout.stores.sqlite.connections import Connections, caller_code
 
 CHUNK = 2000  # tools held in memory at a time
@@ -24,11 +25,12 @@ CHUNK = 2000  # tools held in memory at a time
 _LISTED = "(SELECT value FROM json_each(?))"
 _USER_ALIASES = "(SELECT json_group_array(alias) FROM aliases WHERE tool_id = tools.id)"
 _PUT = """
-    INSERT INTO tools (id, namespace, name, source, content, digest, born, version, aliases, text, record)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO tools (id, namespace, name, source, content, digest, born, version, aliases, text, record, expansion)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET
         source = excluded.source, content = excluded.content, digest = excluded.digest, version = excluded.version,
-        aliases = excluded.aliases, text = excluded.text, record = excluded.record
+        aliases = excluded.aliases, text = excluded.text, record = excluded.record,
+        expansion = excluded.expansion
 """
 _ENCODE = json.JSONEncoder(default=str, separators=(",", ":")).encode  # ASCII, so that any text can be stored
 
@@ -64,7 +66,8 @@ class ToolTables:
                 version = _advance(db, before)
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 db.execute("INSERT OR REPLACE INTO sources (source, changed) VALUES (?, ?)", (source, now))
-        return AddReport(done["added"], done["changed"], done["unchanged"], done["removed"], version)
+        counts = done["added"], done["changed"], done["unchanged"], done["removed"]
+        return AddReport(*counts, version, done["unexpanded"])
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove tools and return how many. Raises UnknownTool, and removes none, where one is not stored."""
@@ -143,19 +146,19 @@ class ToolTables:
         """Yield what changes() yields, each with the tool's Listing, or None for a removed tool."""
         query = f"""
             SELECT id, iif(born > ?1, 'added', 'changed'), version, digest, namespace, name, text, aliases,
-                {_USER_ALIASES}
+                {_USER_ALIASES}, expansion
             FROM tools WHERE version > ?1
-            UNION ALL SELECT id, 'removed', version, '', '', '', '', '', '' FROM removed WHERE version > ?1
+            UNION ALL SELECT id, 'removed', version, '', '', '', '', '', '', '' FROM removed WHERE version > ?1
             ORDER BY version, id
         """
         with self._files.reading() as db:
-            for tool_id, kind, version, digest, namespace, name, text, own, user in db.execute(query, (since,)):
+            for tool_id, kind, version, digest, namespace, name, text, own, user, more in db.execute(query, (since,)):
                 change = Change(tool_id, kind, version, digest)
                 if kind == "removed":
                     yield change, None
                     continue
                 aliases = () if own == user == "[]" else _all_aliases(json.loads(own), user)
-                yield change, Listing(tool_id, namespace, name, aliases, text, digest)
+                yield change, Listing(tool_id, namespace, name, aliases, text, digest, searched_expansion(more))
 
     def set_alias(self, tool_id: str, alias: str) -> bool:
         """Add an alias that later imports keep; return False if the tool has it already. The tool counts as changed."""
@@ -176,6 +179,39 @@ class ToolTables:
                 version = _advance(db, _version(db))
                 db.execute("UPDATE tools SET version = ? WHERE id = ?", (version, tool_id))
         return done
+
+    def set_expansions(self, expansions: Mapping[str, Expansion]) -> ExpansionReport:
+        """Put expansions beside tools, by tool id, in place of those they had; an empty one removes it."""
+        query = f"SELECT id, text, expansion FROM tools WHERE id IN {_LISTED}"
+        update = "UPDATE tools SET expansion = ?, digest = ?, version = ? WHERE id = ?"
+        done: Counter[str] = Counter()
+        with self._files.writing() as db:
+            before, ids = _version(db), list(expansions)
+            for start in range(0, len(ids), CHUNK):
+                rows: list[tuple[Any, ...]] = []
+                part = ids[start : start + CHUNK]
+                stored = db.execute(query, (json.dumps(part),)).fetchall()
+                done["unknown"] += len(part) - len(stored)
+                for tool_id, text, known in stored:
+                    given = expansions[tool_id]
+                    if given.digest not in ("", text_digest(text)):
+                        done["outdated"] += 1
+                        continue
+                    written = _written_expansion(given)
+                    done["unchanged" if written == known else "changed"] += 1
+                    if written != known:
+                        rows.append((written, _digest(text, written), before + 1, tool_id))
+                db.executemany(update, rows)
+            version = _advance(db, before) if done["changed"] else before
+        return ExpansionReport(done["changed"], done["unchanged"], done["outdated"], done["unknown"], version)
+
+    def expansions(self, ids: Sequence[str] | None = None) -> dict[str, Expansion]:
+        """Return the expansions of these tools, or of all, by tool id; tools without one are left out."""
+        query = "SELECT id, expansion FROM tools WHERE expansion != ''"
+        query += "" if ids is None else f" AND id IN {_LISTED}"
+        with self._files.reading() as db:
+            rows = db.execute(query, () if ids is None else (json.dumps(list(ids)),)).fetchall()
+        return {tool_id: _read_expansion(written) for tool_id, written in rows}
 
     def _tools(self, query: str, values: tuple[object, ...]) -> Iterator[Tool]:
         with self._files.reading() as db:
@@ -199,15 +235,15 @@ class ToolTables:
             )
         if stored == DOCUMENT_VERSION or self._files.read_only:
             return  # a read-only store is searched by its older texts
-        page = "SELECT row, record FROM tools WHERE row > ? ORDER BY row LIMIT ?"
+        page = "SELECT row, record, expansion FROM tools WHERE row > ? ORDER BY row LIMIT ?"
         update = "UPDATE tools SET text = ?, digest = ?, version = ? WHERE row = ?"
         with self._files.writing() as db:
             if _document_version(db) == DOCUMENT_VERSION:
                 return  # another process was faster
             before, last = _version(db), 0
             while rows := db.execute(page, (last, CHUNK)).fetchall():
-                texts = [(self._tool(record, "[]").document(), row) for row, record in rows]
-                db.executemany(update, ((text, text_digest(text), before + 1, row) for text, row in texts))
+                texts = [(self._tool(record, "[]").document(), row, more) for row, record, more in rows]
+                db.executemany(update, ((text, _digest(text, more), before + 1, row) for text, row, more in texts))
                 last = rows[-1][0]
             if last:
                 _advance(db, before)
@@ -223,12 +259,12 @@ def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: 
     """Write tools, and return how many were added, changed and unchanged."""
     new = _without_repeats(db, chunk)
     ids = json.dumps(list(new))
-    query = f"SELECT id, content, source FROM tools WHERE id IN {_LISTED}"
-    stored = {tool_id: (content, owner) for tool_id, content, owner in db.execute(query, (ids,))}
+    query = f"SELECT id, content, source, digest, expansion FROM tools WHERE id IN {_LISTED}"
+    stored = {tool_id: known for tool_id, *known in db.execute(query, (ids,))}
     rows: list[tuple[Any, ...]] = []
     done: Counter[str] = Counter()
     for tool_id, (tool, record, content) in new.items():
-        known, owner = stored.get(tool_id, ("", source))
+        known, owner, digest, expansion = stored.get(tool_id, ("", source, "", ""))
         if known == content or (known and _differs_in_order_only(db, tool_id, record)):
             done["unchanged"] += 1
             continue
@@ -242,13 +278,38 @@ def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: 
         done["changed" if known else "added"] += 1
         text, names = tool.document(), (tool_id, tool.namespace, tool.name, source)
         aliases = _ENCODE(tool.aliases) if tool.aliases else "[]"
-        rows.append((*names, content, text_digest(text), version, version, aliases, text, record))
+        if expansion and _digest(text, expansion) != digest:  # it was written for another text
+            expansion = ""
+            done["unexpanded"] += 1
+        rows.append((*names, content, _digest(text, expansion), version, version, aliases, text, record, expansion))
     db.executemany(_PUT, rows)
     if done["added"]:
         db.execute(f"DELETE FROM removed WHERE id IN {_LISTED}", (ids,))
     if replace:  # unchanged tools get the new source too, which does not count as a change
         db.execute(f"UPDATE tools SET source = ? WHERE source != ? AND id IN {_LISTED}", (source, source, ids))
     return done
+
+
+def searched_expansion(written: str) -> str:
+    """Return what is searched of an expansion as it is stored; "" for none."""
+    return _read_expansion(written).searched() if written else ""
+
+
+def _read_expansion(written: str) -> Expansion:
+    try:
+        return Expansion.from_record(json.loads(written))
+    except ValueError as error:
+        raise CorruptStore(f"the store holds an expansion that cannot be read: {error}") from error
+
+
+def _written_expansion(expansion: Expansion) -> str:
+    """Return an expansion as it is stored; "" where there is nothing to search."""
+    return _ENCODE(expansion.to_record("")) if expansion.searched() else ""
+
+
+def _digest(text: str, written: str) -> str:
+    """Return the digest of a document and of its expansion, as it is stored."""
+    return text_digest(with_expansion(text, searched_expansion(written)))
 
 
 def _without_repeats(db: sqlite3.Connection, chunk: list[Tool]) -> dict[str, tuple[Tool, str, str]]:

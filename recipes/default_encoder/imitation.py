@@ -1,0 +1,58 @@
+"""Trains a network to give the vectors that another one gave: of the same texts, or of the same texts in English.
+
+So an encoder learns other languages, and one of fewer layers gives vectors in the space of the whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recipes.default_encoder.network import DEVICE, Texts, draw_order, embed, optimiser, set_rate
+
+
+@dataclass(frozen=True)
+class ImitationTraining:
+    """Settings of a training."""
+
+    steps: int
+    rate: float = 2e-4
+    batch: int = 1024
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Texts, and the vectors that they should have."""
+
+    texts: Texts
+    vectors: Tensor
+
+
+def imitate(network: Any, examples: Sequence[Wanted], settings: ImitationTraining) -> float:
+    """Train a network in place; returns the last mean of one minus the cosine.
+
+    A step takes texts of one of the examples, each as often as the root of its size: a small language is not lost.
+    """
+    torch.manual_seed(settings.seed)
+    learning = optimiser(list(network.parameters()), settings.rate)
+    network.train()
+    away = torch.zeros((), device=DEVICE)
+    for step, number in enumerate(draw_order([len(one.texts) for one in examples], settings.steps, settings.seed)):
+        set_rate(learning, settings.rate, step, settings.steps)
+        one = examples[number]
+        rows = torch.randint(len(one.texts), (min(settings.batch, len(one.texts)),), device=DEVICE)
+        (vectors,) = embed(network, (one.texts, rows))
+        right = one.vectors[rows]
+        away = (1 - (vectors * right).sum(1)).mean()
+        # Not only near its own vector: as far from the others of the batch as that is.
+        apart = (vectors @ vectors.T - right @ right.T).square().mean()
+        learning.zero_grad(set_to_none=True)
+        (away + apart).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        learning.step()
+    return float(away.detach())

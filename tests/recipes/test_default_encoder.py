@@ -1,0 +1,170 @@
+"""The recipe of the models in the package, in miniature: every stage on made-up tokens, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+WORDS, TOPICS = 1200, 24
+SETS = ("tldr", "sealtools")
+
+
+def flat(texts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([np.asarray(text, np.uint16) for text in texts]), np.cumsum([len(text) for text in texts])
+
+
+def asked_of(topic: int, random: np.random.Generator) -> list[int]:
+    """A request: words of one topic, of which no document has any."""
+    return (1000 + topic * 8 + random.integers(0, 4, 5)).tolist()
+
+
+def told_of(topic: int, random: np.random.Generator) -> list[int]:
+    """A document: other words of the topic."""
+    return (1000 + topic * 8 + random.integers(4, 8, 12)).tolist()
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Published weights of a tiny BERT, and tokens of requests and documents."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from recipes.default_encoder.network import write_weights
+
+    folder = tmp_path_factory.mktemp("work")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=WORDS, hidden_size=64, num_hidden_layers=6, num_attention_heads=2, intermediate_size=64
+    )
+    write_weights(folder / "minilm.safetensors", transformers.BertModel(config, add_pooling_layer=False).state_dict())
+    random = np.random.default_rng(0)
+    for file, names, split in (
+        ("train", SETS, "train"),
+        ("dev", ("bundled",), "dev"),
+        ("written", ("written-toolbench",), "train"),
+    ):
+        arrays = {}
+        for name in names:
+            asked = [asked_of(number % TOPICS, random) for number in range(96)]
+            gold = [(number, number % TOPICS) for number in range(96)]
+            arrays[f"{name}/documents"], arrays[f"{name}/documents_ends"] = flat(
+                [told_of(number, random) for number in range(TOPICS)]
+            )
+            arrays[f"{name}/{split}/requests"], arrays[f"{name}/{split}/requests_ends"] = flat(asked)
+            arrays[f"{name}/{split}/gold"] = np.asarray(gold, np.int32)
+        np.savez(folder / f"texts-{file}.npz", **arrays)
+    goals = [asked_of(number % TOPICS, random) for number in range(120)]
+    translated, ends = flat([[word - 900 for word in goal] for goal in goals])
+    english, english_ends = flat(goals)
+    languages = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
+    np.savez(
+        folder / "translations.npz",
+        translated=translated,
+        translated_ends=ends,
+        english=english,
+        english_ends=english_ends,
+        language=np.array([languages[number % 9] for number in range(120)]),
+        document=np.array([number % TOPICS for number in range(120)], np.int32),
+        held=np.array([number >= 90 for number in range(120)]),
+    )
+    return folder
+
+
+def run(work: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    from recipes.default_encoder import __main__ as recipe
+
+    monkeypatch.setattr(sys, "argv", ["recipe", *arguments, "--work", str(work), "--share", "0.001"])
+    recipe.main()
+
+
+def test_every_stage_trains_what_the_next_one_reads(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(work, monkeypatch, "languages", "encoder", "cross", "distil", "fast")
+    said = capsys.readouterr().out
+    titles = ("published", "encoder", "cross6, weight 1", "cross3, weight 1", "fast3, requests alone")
+    assert [title for title in titles if f"  {title}" not in said] == []
+    made = {path.name: path.stat().st_mtime_ns for path in work.glob("*-s0.safetensors")}
+    stages = ("languages", "encoder", "cross6", "cross3", "distilled", "fast3", "fast2")
+    assert set(made) == {f"{stage}-s0.safetensors" for stage in stages}
+    run(work, monkeypatch, "languages", "encoder", "cross", "distil", "fast")  # all is there: nothing is trained again
+    assert made == {path.name: path.stat().st_mtime_ns for path in work.glob("*-s0.safetensors")}
+
+
+def test_an_encoder_learns_which_words_go_together(work: Path) -> None:
+    from recipes.default_encoder import bi_encoder, measures, network
+
+    data = network.TokenisedSet(*_tokens(work / "texts-dev.npz", "bundled", "dev"))
+    model = network.bert(network.read_weights(work / "minilm.safetensors"), (0, 1))
+    before = measures.measure(model, [data])["bundled"][1]
+    settings = bi_encoder.EncoderTraining(60, 2e-3, batch=32, documents=TOPICS, misses=4)
+    bi_encoder.train_encoder(model, [data], settings)
+    assert measures.measure(model, [data])["bundled"][1] > before + 0.3
+
+
+def test_an_encoder_of_fewer_layers_gives_the_vectors_of_the_whole(work: Path) -> None:
+    from recipes.default_encoder import imitation, network
+
+    weights = network.read_weights(work / "minilm.safetensors")
+    teacher, student = network.bert(weights).eval(), network.bert(weights, (0, 5))
+    texts = network.TokenisedSet(*_tokens(work / "texts-train.npz", "tldr", "train")).requests
+    wanted = network.embed_all(teacher, texts)
+    before = float((network.embed_all(student, texts) * wanted).sum(1).mean())
+    imitation.imitate(student, [imitation.Wanted(texts, wanted)], imitation.ImitationTraining(60, 1e-3, batch=64))
+    assert float((network.embed_all(student, texts) * wanted).sum(1).mean()) > before + 0.5 * (1 - before)
+
+
+def _tokens(path: Path, name: str, split: str) -> tuple[str, object, object, np.ndarray]:
+    from recipes.default_encoder.network import Texts
+
+    arrays = np.load(path)
+    documents = Texts.of(arrays[f"{name}/documents"], arrays[f"{name}/documents_ends"], 94)
+    requests = Texts.of(arrays[f"{name}/{split}/requests"], arrays[f"{name}/{split}/requests_ends"], 62)
+    return name, documents, requests, arrays[f"{name}/{split}/gold"]
+
+
+def test_texts_of_any_length_get_the_vectors_they_have_alone(work: Path) -> None:
+    import torch
+
+    from recipes.default_encoder import network
+
+    model = network.bert(network.read_weights(work / "minilm.safetensors")).eval()
+    texts = network.Texts.of(*flat([list(range(1000, 1000 + count)) for count in (3, 40, 1, 17)]), 62)
+    (together,) = network.embed(model, (texts, torch.arange(4)))
+    for row in range(4):
+        (alone,) = network.embed(model, (texts, torch.tensor([row])))
+        assert torch.allclose(together[row], alone[0], atol=1e-5)
+
+
+def test_parts_of_similar_length_hold_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from recipes.default_encoder import network
+
+    monkeypatch.setattr(network, "_TOKENS_AT_ONCE", 50)
+    lengths = torch.tensor([3, 30, 5, 29, 4, 60])
+    mask = torch.arange(64) < lengths[:, None]
+    parts = network.by_length(mask)
+    assert sorted(row for rows, _ in parts for row in rows.tolist()) == list(range(6))
+    assert [(len(rows), width) for rows, width in parts] == [(3, 5), (1, 29), (1, 30), (1, 60)]
+
+
+def test_a_tokeniser_learns_the_letters_that_it_lacks(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    from recipes.default_encoder.texts import extend_vocabulary
+
+    vocabulary = {"[PAD]": 0, "[unused0]": 1, "[unused1]": 2, "[UNK]": 3, "list": 4, "文": 5}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.save(str(tmp_path / "old.json"))
+    assert extend_vocabulary(tmp_path / "old.json", ["列出文件"] * 3 + ["list 件"], tmp_path / "new.json") == 2
+    new = Tokenizer.from_file(str(tmp_path / "new.json"))
+    assert new.encode("list 文件").ids[:2] == [4, 5]
+    assert new.encode("件").tokens == ["件"]
+    assert len(json.loads((tmp_path / "new.json").read_text())["model"]["vocab"]) == 6
