@@ -13,51 +13,93 @@ from toolscout.data.dataset import WRITTEN as BY_A_MODEL
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.data.locate import find_dataset
 from toolscout.models.encoders.export import default_source, export
-from toolscout.models.encoders.onnx_encoder import CARD_FILE, MODEL_FILE, TOKENIZER_FILE, Encoder
+from toolscout.models.encoders.onnx_encoder import (
+    CARD_FILE,
+    MODEL_FILE,
+    REQUEST_FILE,
+    TABLE_FILE,
+    TOKENIZER_FILE,
+    Encoder,
+)
+from toolscout.models.encoders.sentence_config import CONFIG_FILE
 from toolscout.models.encoders.source_folder import WEIGHTS_FILE
+from toolscout.models.rerankers.cross_encoder import CrossEncoder
 from toolscout.models.rerankers.export import export_cross_encoder
+from toolscout.models.rerankers.opening import OPTIONS_KEY
+from toolscout.models.safetensors import read_safetensors
 from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
 PACKAGE = Path(__file__).resolve().parents[2] / "toolscout"
 NAME = "toolscout-minilm-3"
+REQUEST_ENCODER = "fast3"
 CROSS_ENCODER = "cross3"
+# How many tokens of a pair are read, and the options of rerank: as measured on dev.
+PAIR_TOKENS = 96
+RERANKING = {"first": 20, "weight": 1.0}
 
 
 def ship(work: Path, seed: int) -> None:
     """Export the encoder and the cross-encoder of a seed, and write what they have seen."""
-    out = PACKAGE / "default_model"
-    exported = export(source_folder(work, "distilled", seed), work / "exported")
-    for name in (MODEL_FILE, TOKENIZER_FILE):
-        shutil.copyfile(exported / name, out / name)
+    model, reranker = PACKAGE / "default_model", PACKAGE / "default_reranker"
+    ship_encoder(work, seed, model)
+    seen(work).save(model)
+    ship_reranker(work, seed, reranker)
+
+
+def ship_encoder(work: Path, seed: int, out: Path) -> Encoder:
+    """Export the encoder, with a network of requests where one was trained; files of the one before do not stay."""
+    small = source_folder(work, REQUEST_ENCODER, seed) if weights_file(work, REQUEST_ENCODER, seed).exists() else None
+    exported = export(source_folder(work, "distilled", seed), work / "exported", request_encoder=small)
     card = json.loads((exported / CARD_FILE).read_text())
     card |= {"name": NAME, "source": "all-MiniLM-L6-v2, trained by recipes/default_encoder", "licence": "Apache-2.0"}
-    (out / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
-    Encoder.load(out).encode_request("Does it run?")
-    seen(work).save(out)
-    export_cross_encoder(cross_encoder_folder(work, CROSS_ENCODER, seed), PACKAGE / "default_reranker", "int8")
+    (exported / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
+    out.mkdir(exist_ok=True)
+    for name in (MODEL_FILE, REQUEST_FILE, TABLE_FILE, TOKENIZER_FILE, CARD_FILE):
+        (out / name).unlink(missing_ok=True)
+        if (exported / name).exists():
+            shutil.copyfile(exported / name, out / name)
+    encoder = Encoder.load(out)
+    encoder.encode_request("Does it run?")
+    return encoder
+
+
+def ship_reranker(work: Path, seed: int, out: Path) -> CrossEncoder:
+    """Export the cross-encoder, with the options that it was measured with; it shares the encoder's tokeniser."""
+    source = cross_encoder_folder(work, CROSS_ENCODER, seed)
+    export_cross_encoder(source, out, "int8", max_tokens=PAIR_TOKENS, share_tokenizer=True)
+    config = json.loads((out / CONFIG_FILE).read_text()) | {OPTIONS_KEY: RERANKING}
+    (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+    return CrossEncoder(out)
+
+
+def weights_file(work: Path, stage: str, seed: int) -> Path:
+    """The weights that a stage wrote."""
+    return work / f"{stage}-s{seed}.safetensors"
 
 
 def source_folder(work: Path, stage: str, seed: int) -> Path:
     """A Hugging Face folder with the weights of a stage: the published one with other weights and the new tokeniser."""
-    folder = work / f"{stage}-s{seed}"
+    folder, weights = work / f"{stage}-s{seed}", weights_file(work, stage, seed)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(default_source(), folder)
-    shutil.copyfile(work / f"{stage}-s{seed}.safetensors", folder / WEIGHTS_FILE)
+    shutil.copyfile(weights, folder / WEIGHTS_FILE)
     shutil.copyfile(work / "tokenizer.json", folder / TOKENIZER_FILE)
+    names = (name.partition("encoder.layer.")[2].partition(".")[0] for name in read_safetensors(weights)[1])
+    config = json.loads((folder / CONFIG_FILE).read_text()) | {"num_hidden_layers": len(set(filter(None, names)))}
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
     return folder
 
 
 def cross_encoder_folder(work: Path, stage: str, seed: int) -> Path:
     """A Hugging Face folder with a cross-encoder, as `toolscout search --rerank FOLDER` takes it."""
     folder = source_folder(work, stage, seed)
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / CONFIG_FILE).read_text())
     config |= {
         "architectures": ["BertForSequenceClassification"],
-        "num_hidden_layers": int(stage[-1]),
         "id2label": {"0": "LABEL_0"},
         "label2id": {"LABEL_0": 0},
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
     return folder
 
 

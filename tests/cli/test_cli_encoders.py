@@ -30,7 +30,7 @@ def test_list_has_the_package_the_cache_and_the_default(
     (cache / ".half-written").mkdir()
     (cache / "damaged").mkdir()
     (cache / "digests.json").write_text("{}")
-    found = json.loads(run("encoder", "list", "--format", "json").stdout)
+    found = [row for row in json.loads(run("encoder", "list", "--format", "json").stdout) if row["encoder"] != "fast"]
     rows = {row["encoder"]: row for row in found}
     assert list(rows) == [named, "default", str(cache / "damaged"), str(cache / "static"), str(exported)]
     assert [row["default"] for row in found] == [True, False, False, False, False]
@@ -46,7 +46,8 @@ def test_list_has_the_package_the_cache_and_the_default(
 
 def test_without_a_choice_that_of_the_package_is_the_default(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOOLSCOUT_ENCODER")
-    (row,) = json.loads(run("encoder", "list", "--format", "json").stdout)
+    row, *others = json.loads(run("encoder", "list", "--format", "json").stdout)
+    assert [other["encoder"] for other in others] in ([], ["fast"])
     assert (row["encoder"], row["default"]) == ("default", True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests.cli.cli_samples import Run
 from tests.models.tiny_cross_encoder import cross_encoder
 from tests.retrievers.scenes import scenes
-from toolscout.cli.common import chosen_retriever
+from toolscout.cli.common import chosen_retriever, reranker_or_default, retriever_to_open
+from toolscout.errors import BadRequest
+from toolscout.models.rerankers import opening
 from toolscout.models.rerankers.opening import open_reranker
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
@@ -66,7 +69,8 @@ def test_a_reranker_that_is_none_ends_every_command(filled: Run, command: str) -
     assert "there is no reranker 'no/such'" in " ".join(refused.stderr.split())
 
 
-def test_it_has_to_be_named(filled: Run) -> None:
+def test_it_has_to_be_named(filled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "package_folder", lambda: tmp_path / "absent")  # as if none came with the package
     refused = filled("search", REQUEST, "--retriever", "rerank", "--part", "bm25")
     assert refused.exit_code == 2
     assert "name a folder with an ONNX cross-encoder" in " ".join(refused.stderr.split())
@@ -96,3 +100,62 @@ def test_it_is_evaluated_and_trained(run: Run, folder: str, tmp_path: Path) -> N
     assert "ndcg@5, not reranked" in trained.stdout
     again = run("evaluate", data, "--retriever", str(tmp_path / "model"))
     assert again.exit_code == 0, again.stderr
+
+
+def test_the_package_s_is_named_default(
+    filled: Run, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "package_folder", lambda: tmp_path / "absent")
+    refused = filled("search", REQUEST, "--retriever", "bm25", "--rerank", "default")
+    assert refused.exit_code == 2
+    assert "this package has no reranker of its own" in " ".join(refused.stderr.split())
+    assert reranker_or_default(None, None) is None
+
+    ours = tmp_path / "ours"
+    shutil.copytree(folder, ours)
+    (ours / "onnx" / "model.onnx").rename(ours / "model.onnx")
+    about = json.loads((ours / "config.json").read_text())
+    (ours / "config.json").write_text(json.dumps(about | {"rerank": {"first": 3, "weight": 0.5}, "max_tokens": 32}))
+    monkeypatch.setattr(opening, "package_folder", lambda: ours)
+    found = filled("search", REQUEST, "--retriever", "bm25", "--rerank", "default", "--fit-threshold", "0")
+    assert found.exit_code == 0, found.stderr
+    assert "reranked" in found.stdout
+    over = chosen_retriever("bm25", "default")
+    assert isinstance(over, Rerank)
+    assert (over.options.reranker, over.options.first, over.options.weight) == ("default", 3, 0.5)
+    plain = filled("search", REQUEST, "--retriever", "bm25", "--fit-threshold", "0")
+    assert "reranked" not in plain.stdout  # off in search, unless asked
+    assert open_reranker().fingerprint == open_reranker("default").fingerprint
+    assert open_reranker("default?max_tokens=64").fingerprint != open_reranker("default").fingerprint
+
+
+def test_where_it_is_on_by_default(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "has_default", lambda: True)
+    assert reranker_or_default(None, None) == "default"
+    assert reranker_or_default("hybrid", None) == "default"
+    assert reranker_or_default("toolgen", None) is None
+    assert reranker_or_default("models/mine", None) is None
+    assert reranker_or_default(None, folder) == folder
+    assert reranker_or_default(None, "none") == "none"
+    assert retriever_to_open(None, "none") == "hybrid"
+
+
+def test_mcp_and_agent_rerank_by_default(filled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = cross_encoder(tmp_path / "ours", where="model.onnx")
+    monkeypatch.setattr(opening, "package_folder", lambda: ours)
+    opened: list[object] = []
+
+    def watch(path: Path, retriever: object, **_: object) -> object:
+        opened.append(retriever() if callable(retriever) else retriever)
+        raise BadRequest("seen")
+
+    monkeypatch.setattr("toolscout.scout.Scout.open", watch)
+    for command in (["mcp"], ["agent", REQUEST]):
+        opened.clear()
+        filled(*command)
+        filled(*command, "--rerank", "none")
+        filled(*command, "--retriever", "bm25")
+        first, *others = opened
+        assert isinstance(first, Rerank)
+        assert first.reranker.name == "ours"
+        assert others == ["hybrid", "bm25"]

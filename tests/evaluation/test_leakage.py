@@ -8,16 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.evaluation.made_up import dataset
+from tests.models.tiny_cross_encoder import cross_encoder
 from tests.toys import HashedWords
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.evaluation import leakage
 from toolscout.evaluation.evaluate import evaluate, load_split, seen_by
+from toolscout.models.encoders.onnx_encoder import package_folder
+from toolscout.models.rerankers import opening
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.opening import open_retriever
 from toolscout.retrievers.provenance import TRAINED_ON_FILE, TrainedOn, TrainingSet
+from toolscout.retrievers.rerank.retriever import Rerank, RerankOptions
 
 
 @pytest.fixture
@@ -152,3 +156,15 @@ def test_an_encoder_that_was_trained_refuses_by_itself(tmp_path: Path, cache: Pa
     (tmp_path / "encoder" / TRAINED_ON_FILE).write_text("{}")
     with pytest.raises(BadModel, match="train the model again"):
         evaluate(data, "test", Dense(encoder=encoder), cache=cache)
+
+
+def test_what_a_reranker_was_trained_on_counts(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, folder = halves(), cross_encoder(tmp_path / "mine", where="model.onnx")
+    made = Rerank(RerankOptions(reranker=str(folder)), [Bm25()])
+    evaluate(data, "test", made, cache=cache)
+    TrainedOn.of([TrainingSet(data, train="test", dev="")]).save(folder)
+    with pytest.raises(Leak, match="made-up test"):
+        evaluate(data, "test", made, cache=cache)
+    assert seen_by("rerank", made).splits
+    monkeypatch.setattr(opening, "package_folder", lambda: folder)  # as if it came with the package
+    assert seen_by("rerank", made).splits == TrainedOn.load(package_folder()).splits

@@ -112,9 +112,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted[text] += 1
         return one(self, text)
 
-    def stream(self: Encoder, texts: Sequence[str], prompt: str, limit: int) -> Any:
+    def stream(self: Encoder, texts: Sequence[str], encode: Any) -> Any:
         counted.update(texts)
-        return several(self, texts, prompt, limit)
+        return several(self, texts, encode)
 
     monkeypatch.setattr(Encoder, "encode_request", encode_request)
     monkeypatch.setattr(Encoder, "_stream", stream)

@@ -17,11 +17,13 @@ from toolscout.cli.common import (
     AllowTargetOption,
     EncoderOption,
     RequestArgument,
+    RerankByDefaultOption,
     RetrieverOption,
     StoreOption,
     check_model,
     open_scout,
     request_text,
+    reranker_or_default,
 )
 from toolscout.cli.search import CLOSEST
 from toolscout.core.tool import clean_text
@@ -44,6 +46,7 @@ def agent(
     store: StoreOption = None,
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
+    rerank: RerankByDefaultOption = None,
     llm: Annotated[
         str,
         typer.Option(
@@ -107,7 +110,8 @@ def agent(
         targets=_pairs(target, "--target"),
     )
     options = AgentOptions(steps=1 if dry_run else steps, thoughts=thoughts)
-    with open_scout(ctx, store, retriever, encoder=encoder) as scout:
+    second = reranker_or_default(retriever, rerank)
+    with open_scout(ctx, store, retriever, encoder=encoder, rerank=second) as scout:
         _check(scout, k, {"--header": calling.headers, "--env": calling.env, "--target": calling.targets})
         models = Models()
         models.keep(retriever or "", scout.retriever)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 NONE, WRONG, BROKEN, INTERRUPTED = 1, 2, 70, 130
 DEFAULT_STORE = "toolscout.db"
+NO_RERANKER = "none"
 MAX_INPUT_CHARS = 100_000
 
 Listed = Literal["table", "json"]
@@ -66,8 +67,17 @@ RerankOption = Annotated[
     str | None,
     typer.Option(
         "--rerank",
-        metavar="FOLDER|URL|chat:MODEL",
+        metavar="default|FOLDER|URL|chat:MODEL|none",
         help="Have this reranker score the first 20 tools: --retriever rerank --option reranker=… over the retriever.",
+    ),
+]
+RerankByDefaultOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rerank",
+        metavar="default|FOLDER|URL|chat:MODEL|none",
+        help="Have this reranker score the first 20 tools: --retriever rerank --option reranker=… over the retriever.",
+        show_default="the package's, if there is one and no other retriever is named",
     ),
 ]
 LlmOption = Annotated[
@@ -179,6 +189,7 @@ def retriever_to_open(
     """
     from toolscout.retrievers.registry import available
 
+    rerank = None if rerank == NO_RERANKER else rerank
     chosen = partial(chosen_retriever, retriever, rerank, settings, parts)
     if rerank is None and not settings and not parts:
         return chosen()
@@ -206,9 +217,24 @@ def chosen_retriever(
     opened.remove(opened.ids())  # a part may have been saved with another catalogue
     if rerank is None:
         return opened
+    from toolscout.models.rerankers.opening import DEFAULT, default_options
     from toolscout.retrievers.rerank.retriever import Rerank, RerankOptions
 
-    return Rerank(RerankOptions(reranker=rerank), [opened])
+    more = default_options() if rerank == DEFAULT else {}
+    return Rerank(RerankOptions(reranker=rerank, **more), [opened])
+
+
+def reranker_or_default(retriever: str | None, rerank: str | None) -> str | None:
+    """The reranker of a command whose user waits for a language model anyway.
+
+    The one that is named; where none is, that of the package, if there is one and no other retriever is named.
+    """
+    from toolscout.models.rerankers.opening import DEFAULT, has_default
+    from toolscout.scout import DEFAULT_RETRIEVER
+
+    if rerank is None and retriever in (None, DEFAULT_RETRIEVER) and has_default():
+        return DEFAULT
+    return rerank
 
 
 def rewriting(

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 # The sizes of catalogues for which `check` tells the memory of vectors; the second is ToolBench.
 _TOOLS = (10_000, 46_587)
-_ABOUT = "A folder, the URL of an embeddings endpoint, default or raw; PLACE?KEY=VALUE&KEY=VALUE changes settings."
+_ABOUT = (
+    "A folder, the URL of an embeddings endpoint, default, fast or raw; PLACE?KEY=VALUE&KEY=VALUE changes settings."
+)
 
 FormatOption = Annotated[Listed, typer.Option(help="How to print it.")]
 
@@ -35,13 +37,21 @@ def export(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to write it.", show_default="the user's cache")
     ] = None,
+    request_encoder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A Hugging Face folder of a smaller encoder that was trained to give the vectors of the first: it "
+            "encodes requests.",
+        ),
+    ] = None,
 ) -> None:
     """Make the int8 encoder that serves, out of published weights."""
     from toolscout.models.encoders.export import export as write
     from toolscout.models.encoders.onnx_encoder import Encoder
 
     with output.stderr().status("exporting …"):
-        encoder = Encoder.load(write(source, out))
+        encoder = Encoder.load(write(source, out, request_encoder=request_encoder))
     output.stdout().print(output.shown(f"{encoder.folder}"), soft_wrap=True)
     output.note(f"{encoder.name}, fingerprint {encoder.fingerprint}")
 
@@ -190,14 +200,16 @@ def _open(name: str) -> TextEncoder:
 
 def _known() -> Iterator[dict[str, Any]]:
     """What `list` shows: one row an encoder, the default one first."""
-    from toolscout.models.encoders.onnx_encoder import RAW, cache_folder, package_folder
-    from toolscout.models.encoders.settings import VARIABLE, encoders_folder, split_name
+    from toolscout.models.encoders.onnx_encoder import RAW, REQUEST_FILE, cache_folder, package_folder
+    from toolscout.models.encoders.settings import DEFAULT, FAST, VARIABLE, encoders_folder, split_name
 
     named = os.environ.get(VARIABLE) or ""
     place = split_name(named)[0]
     if named:
         yield {**_about(place), "encoder": named, "default": True}
-    yield {**_about(str(package_folder())), "encoder": "default", "default": not named}
+    yield {**_about(str(package_folder())), "encoder": DEFAULT, "default": not named}
+    if (package_folder() / REQUEST_FILE).is_file() and place != FAST:
+        yield {**_about(FAST), "encoder": FAST, "default": False}
     folder = encoders_folder()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and not path.name.startswith(".") and path != Path(place):
@@ -207,12 +219,13 @@ def _known() -> Iterator[dict[str, Any]]:
 
 def _about(place: str) -> dict[str, Any]:
     """What is known of an encoder without opening it."""
-    from toolscout.models.encoders.onnx_encoder import CARD_FILE
+    from toolscout.models.encoders.onnx_encoder import CARD_FILE, MODEL_FILE, package_folder
     from toolscout.models.encoders.opening import kind_of
     from toolscout.models.encoders.sentence_config import folder_name, read_json_object
+    from toolscout.models.encoders.settings import DEFAULT, FAST
 
     about: dict[str, Any] = dict.fromkeys(("encoder", "name", "kind", "dimension", "parameters", "bytes"))
-    folder = Path(place)
+    folder = package_folder() if place in (DEFAULT, FAST) else Path(place)
     if place.lower().startswith(("http://", "https://")):
         return {**about, "kind": "endpoint"}
     if not folder.is_dir():
@@ -221,9 +234,12 @@ def _about(place: str) -> dict[str, Any]:
         about["kind"], card = kind_of(folder), read_json_object(folder / CARD_FILE)
     except ToolscoutError:
         return {**about, "name": folder_name(folder), "kind": "damaged"}
+    unused = None
+    if place == FAST:
+        card["parameters"], unused = card.get("request_parameters"), MODEL_FILE
     for key in ("dimension", "parameters"):
         about[key] = card[key] if isinstance(card.get(key), int) else None
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != unused)
     return {**about, "name": str(card.get("name", folder_name(folder))), "bytes": size}
 
 

@@ -18,10 +18,11 @@ from toolscout.cli.common import (
     WRONG,
     AllowTargetOption,
     EncoderOption,
-    RerankOption,
+    RerankByDefaultOption,
     RetrieverOption,
     StoreOption,
     plural,
+    reranker_or_default,
     retriever_to_open,
     store_path,
 )
@@ -72,7 +73,7 @@ def mcp(
     store: StoreOption = None,
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
-    rerank: RerankOption = None,
+    rerank: RerankByDefaultOption = None,
 ) -> None:
     """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
     from toolscout.scout import Scout
@@ -93,7 +94,7 @@ def mcp(
     path = store_path(ctx, store)
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
-    named = retriever_to_open(retriever, rerank)
+    named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
     with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None

@@ -66,7 +66,7 @@ def load_split(folder: Path, split: str) -> Dataset:
 def seen_by(name: str, retriever: Retriever) -> TrainedOn:
     """Return what a retriever opened by `name` was trained on, its parts and its encoder included."""
     seen = trained_on(Path(name)) if Path(name).is_dir() else seen_by_parts(retriever)
-    return seen | leakage.encoder_history(encoder_of(retriever))
+    return seen | leakage.encoder_history(encoder_of(retriever)) | leakage.reranker_history(retriever.reranker)
 
 
 def evaluate(
@@ -92,7 +92,7 @@ def evaluate(
     shares requests with `seen`, unless `drop_seen` leaves those requests out.
     """
     names, encoder, fitted = check_names(measures), encoder_of(retriever), fitted or FitRecord()
-    seen = (seen or TrainedOn()) | leakage.encoder_history(encoder)
+    seen = (seen or TrainedOn()) | leakage.encoder_history(encoder) | leakage.reranker_history(retriever.reranker)
     digest, dropped = dataset.digest(split), leakage.seen_ids(dataset, split, seen)
     if not drop_seen:
         leakage.refuse_seen(dataset, split, seen, droppable=True)

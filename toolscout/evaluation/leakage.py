@@ -9,6 +9,7 @@ from pathlib import Path
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.errors import Leak
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.rerankers.base import Reranker
 from toolscout.retrievers.provenance import TrainedOn
 
 _ROLES = {"train": "trained on", "dev": "selected on"}
@@ -92,6 +93,21 @@ def new_tools(dataset: Dataset, split: str, seen: TrainedOn) -> frozenset[str] |
     asked = seen.tools - seen.written
     known = {tool.id for tool in dataset.tools if tool.id in new and tool.digest() in asked} if asked else ()
     return new.difference(known) or None
+
+
+def reranker_history(reranker: Reranker | None) -> TrainedOn:
+    """Return what a retriever's reranker was trained on; nothing where its folder does not say.
+
+    That of the package was trained on what the package's encoder was trained on.
+    """
+    folder = reranker.folder if reranker else None
+    if folder is None:
+        return TrainedOn()
+    # Imported here: ONNX Runtime takes a while to load.
+    from toolscout.models.encoders.onnx_encoder import package_folder
+    from toolscout.models.rerankers import opening
+
+    return TrainedOn.load(package_folder() if folder == opening.package_folder() else folder)
 
 
 def encoder_history(encoder: TextEncoder | None) -> TrainedOn:

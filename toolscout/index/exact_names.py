@@ -22,6 +22,7 @@ _IDENTIFIER = re.compile(r"[\w%][./:_]+[\w%]|[a-z][A-Z]|\w-\w+-\w")
 _HYPHENATED = re.compile(r"\w+-\w+")
 _MAX_ALIAS_WORDS = 8
 _MAX_NAME_WORDS = 24
+_RECENT = 64  # texts whose tools are remembered
 # In scripts without spaces: the longest alias, how much of a request is looked through for one, and how many letters
 # behind an identifier may be particles and verbs.
 _MAX_ALIAS_LETTERS, _LETTERS_READ, _MAX_ENDING = 12, 200, 8
@@ -38,6 +39,9 @@ class ExactNames:
         self._of: dict[str, tuple[str, ...]] = {}
         # The last words of all names: a text that ends in none of them is no name.
         self._ends: Counter[str] = Counter()
+        # What texts name, for the parts of a search that ask for the same text. A change begins a new one, so that a
+        # thread that looked before the change cannot put its answer into it.
+        self._recent: dict[str, Sequence[str]] = {}
 
     def __len__(self) -> int:
         """How many tools are known."""
@@ -68,6 +72,7 @@ class ExactNames:
         for alias in aliases:
             if key := name_key(alias):
                 self._aliases.setdefault(key, []).append(tool_id)
+        self._recent = {}
 
     def remove(self, tool_id: str) -> None:
         """Remove a tool; an unknown one is ignored."""
@@ -76,6 +81,7 @@ class ExactNames:
             row = self._saved_row(tool_id)
             if row is not None:
                 self._dead.add(row)
+                self._recent = {}
             return
         _discard(self._ids, key, tool_id)
         self._ends[last_word(key)] -= 1
@@ -83,6 +89,7 @@ class ExactNames:
             del self._ends[last_word(key)]
         for alias in self._of.pop(tool_id, ()):
             _discard(self._aliases, name_key(alias), tool_id)
+        self._recent = {}
 
     def _saved_row(self, tool_id: str) -> int | None:
         """The row of a tool in the table, unless it is dead."""
@@ -118,6 +125,18 @@ class ExactNames:
 
     def _named(self, text: str, allowed: Allowed | None) -> Sequence[str]:
         """The tools named `text`, with or without namespace; only those with the exact spelling if there are any."""
+        if allowed is not None:
+            return self._look_up(text, allowed)
+        recent = self._recent
+        found = recent.get(text)
+        if found is None:
+            found = self._look_up(text, None)
+            if len(recent) >= _RECENT:
+                recent.clear()
+            recent[text] = found
+        return found
+
+    def _look_up(self, text: str, allowed: Allowed | None) -> Sequence[str]:
         words = [word.lower() for word in split_words(text)]
         if not words or len(words) > _MAX_NAME_WORDS or not self._is_last_word(words[-1]):
             return ()

@@ -9,7 +9,7 @@ from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.models.encoders.absent import AbsentEncoder
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.opening import EncoderName, open_encoder, refusal
-from toolscout.models.encoders.settings import DEFAULT, RAW, VARIABLE, split_name
+from toolscout.models.encoders.settings import DEFAULT, FAST, RAW, VARIABLE, split_name
 from toolscout.stores.base import Store, UsedEncoder
 
 
@@ -99,6 +99,6 @@ def full_name(named: EncoderName) -> str | None:
     settings = str(named)[len(place) :]
     if place in ("", DEFAULT):
         return DEFAULT + settings if settings else ""
-    if place == RAW or place.lower().startswith(("http://", "https://")):
+    if place in (RAW, FAST) or place.lower().startswith(("http://", "https://")):
         return str(named)
     return os.path.abspath(place) + settings

@@ -133,18 +133,17 @@ def save(folder: Path, fingerprint: str, vectors: Floats) -> None:
 
 def _shipped(encoder: TextEncoder) -> Floats | None:
     """The vectors that `save` wrote, if they are of this encoder and of these requests; None otherwise."""
-    folders = [encoder.folder, fitted_folder(encoder.fingerprint)]
-    folder = next((one for one in folders if one is not None and (one / FILE).is_file()), None)
-    if folder is None:
-        return None
-    try:
-        with np.load(folder / FILE) as file:
-            if str(file["fingerprint"]) != encoder.fingerprint or str(file["texts"]) != _digest():
-                return None
-            vectors: Floats = file["vectors"].astype(np.float32)
-    except (OSError, ValueError, KeyError):
-        return None  # derived: it can be made again
-    return vectors
+    for folder in (encoder.folder, fitted_folder(encoder.fingerprint)):
+        if folder is None or not (folder / FILE).is_file():
+            continue
+        try:
+            with np.load(folder / FILE) as file:
+                if str(file["fingerprint"]) == encoder.fingerprint and str(file["texts"]) == _digest():
+                    vectors: Floats = file["vectors"].astype(np.float32)
+                    return vectors
+        except (OSError, ValueError, KeyError):
+            continue  # derived: it can be made again
+    return None
 
 
 def _digest() -> str:

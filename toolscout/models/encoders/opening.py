@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import secrets
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +12,8 @@ from toolscout.errors import BadModel, BadRequest
 from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
 from toolscout.llm.options import checked_url
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.file_digests import file_digest
-from toolscout.models.encoders.sentence_config import STATIC_FOLDER, folder_name
-from toolscout.models.encoders.settings import CARD_FILE, DEFAULT, RAW, VARIABLE, EncoderSettings, split_name
+from toolscout.models.encoders.sentence_config import STATIC_FOLDER
+from toolscout.models.encoders.settings import CARD_FILE, DEFAULT, FAST, RAW, VARIABLE, EncoderSettings, split_name
 
 Kind = Literal["exported", "model2vec", "onnx", "weights"]
 EncoderName = str | Path | TextEncoder | None
@@ -35,8 +30,8 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
 
     A folder is one that toolscout exported, a Hugging Face folder with ONNX files, a model2vec folder, or a Hugging
     Face folder with safetensors, which is exported into the user's cache first. "raw" is the published encoder from
-    which the package's was trained. A URL is an OpenAI-compatible endpoint. `threads`: how many cores to use, by
-    default all. Raises MissingEncoder or BadModel.
+    which the package's was trained; "fast" is the package's small one, which otherwise encodes requests alone. A URL is
+    an OpenAI-compatible endpoint. `threads`: how many cores to use, by default all. Raises MissingEncoder or BadModel.
     """
     if isinstance(named, TextEncoder):
         return named
@@ -56,7 +51,7 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
     folder = package_folder() if place in ("", DEFAULT) else Path(place)
     if os.path.isfile(folder):
         raise BadModel(f"{folder} is a file; {_SUPPORTED}")
-    if place == RAW or not os.path.isdir(folder):
+    if place in (RAW, FAST) or not os.path.isdir(folder):
         return Encoder.load(folder, **settings)
     match kind_of(folder):
         case "onnx":
@@ -104,29 +99,9 @@ def kind_of(folder: Path) -> Kind:
 
 
 def _exported(source: Path) -> Path:
-    """The folder in the user's cache into which the weights of a Hugging Face folder were exported; made once.
-
-    Two processes may do so at once: the folder of the first that is done stays.
-    """
+    """The folder in the user's cache into which the weights of a Hugging Face folder were exported; made once."""
     from toolscout.models.encoders.export import export
     from toolscout.models.encoders.settings import encoders_folder
+    from toolscout.models.export_cache import exported_once
 
-    kinds = ("*.safetensors", "*.json", "*_*/*.json", "*_*/*.safetensors")
-    files = sorted(path for kind in kinds for path in source.glob(kind))
-    try:
-        digests = [(path.relative_to(source).as_posix(), file_digest(path, encoders_folder())) for path in files]
-    except OSError as error:
-        raise BadModel(f"{error.filename} cannot be read ({error.strerror}); get the folder again") from error
-    short = hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:8]
-    out = encoders_folder() / f"{folder_name(source)}-{short}-int8"
-    if (out / CARD_FILE).is_file():
-        return out
-    made = export(source, out.with_name(f".{out.name}-{secrets.token_hex(4)}"))
-    try:
-        os.rename(made, out)
-    except OSError as error:
-        with suppress(OSError):
-            shutil.rmtree(made)
-        if not (out / CARD_FILE).is_file():
-            raise BadModel(f"cannot write {out} ({error.strerror}); make room, or set TOOLSCOUT_CACHE") from error
-    return out
+    return exported_once(source, encoders_folder(), CARD_FILE, export)

@@ -16,6 +16,8 @@ VARIABLE = "TOOLSCOUT_ENCODER"
 DEFAULT = "default"
 # Names the published encoder from which it was trained.
 RAW = "raw"
+# Names the package's small encoder, for documents and requests.
+FAST = "fast"
 # Says what an exported encoder is.
 CARD_FILE = "encoder.json"
 # How many tokens are read, where nothing else is said. The limit of requests is higher: their last words matter, while
@@ -32,7 +34,8 @@ class EncoderSettings:
     request_prompt, document_prompt: what is put before a request or a document, such as "query: ".
     request_tokens, document_tokens: how many tokens of a text are read.
     dimensions: how many numbers of a vector are used, for models trained to be cut (Matryoshka).
-    file: which ONNX file of the folder is run, such as onnx/model.onnx.
+    file: which ONNX file of the folder is run, such as onnx/model.onnx; request.onnx runs an exported encoder's network
+        of requests for documents too.
     """
 
     pooling: Pooling | None = None

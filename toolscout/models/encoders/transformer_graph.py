@@ -72,10 +72,20 @@ class TransformerGraph:
     _output = "vector"
 
     def __init__(
-        self, tensors: Tensors, shape: EncoderShape, pooling: Pooling, layers: Sequence[Layer], precision: Precision
+        self,
+        tensors: Tensors,
+        shape: EncoderShape,
+        pooling: Pooling,
+        layers: Sequence[Layer],
+        precision: Precision,
+        table: str = "",
     ) -> None:
-        """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed."""
-        self._file = file = OnnxWriter()
+        """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed.
+
+        `table`: the file beside the graph that holds the table of words as signed bytes; "" for the graph itself.
+        """
+        self._file, self._table = OnnxWriter(), table
+        file = self._file
         self._tensors, self._shape, self._quantised = tensors, shape, precision == "int8"
         self._activation = ACTIVATIONS[shape.activation][self._quantised]
         self._one, self._zero = file.constant(np.ones(1, np.float32)), file.constant(np.zeros(1, np.float32))
@@ -100,8 +110,8 @@ class TransformerGraph:
     def _embeddings(self) -> _Rows:
         file = self._file
         if self._quantised:
-            integers, scales = self._quantised_words()
-            found = file.node("Gather", file.constant(integers), "input_ids")
+            integers, scales = quantised_words(self._tensors, self._shape)
+            found = file.node("Gather", file.constant(integers, self._table), "input_ids")
             found = file.node("Cast", found, to=file.onnx.TensorProto.FLOAT)
             found = file.node("Mul", found, file.node("Gather", file.constant(scales), "input_ids"))
         else:
@@ -119,17 +129,6 @@ class TransformerGraph:
         """The rows of tokens with what their types add, where these are an input of the graph."""
         return rows
 
-    def _quantised_words(self) -> tuple[Bytes, Floats]:
-        """The table of words as signed bytes with one scale per row."""
-        integers = np.empty((self._shape.vocabulary, self._shape.hidden), np.int8)
-        scales = np.empty((self._shape.vocabulary, 1), np.float32)
-        start = 0
-        for words in self._tensors.blocks("words.weight", _BLOCK):
-            some = slice(start, start := start + len(words))
-            scales[some] = _nonzero(np.abs(words).max(axis=1, keepdims=True) / np.float32(127))
-            integers[some] = np.rint(words / scales[some]).astype(np.int8)
-        return integers, scales
-
     def _relative_bias(self) -> str:
         """What the attention of each head adds for the distance of two tokens, [1, heads, tokens, tokens]."""
         file, longest = self._file, self._shape.positions
@@ -144,11 +143,19 @@ class TransformerGraph:
 
     def _layer(self, layer: int, rows: _Rows) -> _Rows:
         """Attention and feed-forward, each added to its input and normalised."""
-        file = self._file
+        weight, bias = self._attention_weights(layer, rows)
+        seen = (self._biased_attention if self._bias else self._attention)(rows.scaled, weight, bias)
+        return self._behind_attention(layer, rows, seen)
+
+    def _attention_weights(self, layer: int, rows: _Rows) -> tuple[Array, Array]:
+        """The weight and the bias of query, key and value, side by side."""
         parts = [self._linear_layer(f"{layer}.{part}") for part in ("query", "key", "value")]
         weight = np.concatenate([weight for weight, _ in parts], axis=1)
-        bias = np.concatenate([bias for _, bias in parts]) + _product(rows.shift, weight)
-        seen = (self._biased_attention if self._bias else self._attention)(rows.scaled, weight, bias)
+        return weight, np.concatenate([bias for _, bias in parts]) + _product(rows.shift, weight)
+
+    def _behind_attention(self, layer: int, rows: _Rows, seen: str) -> _Rows:
+        """The rest of a layer: the output of the attention, added to its input, and feed-forward."""
+        file = self._file
         weight, bias = self._linear_layer(f"{layer}.attention_output")
         mixed = self._linear(seen, weight, bias + rows.shift)
         rows = self._normalise(file.node("Add", mixed, rows.scaled), f"{layer}.attention_norm")
@@ -173,7 +180,7 @@ class TransformerGraph:
             pooled = file.node("Gather", rows.scaled, place, axis=1)
         pooled = file.node("Add", pooled, file.constant(rows.shift))
         for layer in layers:
-            weight, bias = file.constant(layer.weight.T), file.constant(layer.bias)
+            weight, bias = self._head_weight(layer.weight.T), file.constant(layer.bias)
             if isinstance(layer, NormLayer):
                 pooled = file.node("LayerNormalization", pooled, weight, bias, epsilon=NORM_EPSILON)
                 continue
@@ -181,6 +188,10 @@ class TransformerGraph:
             if layer.activation != "Identity":
                 pooled = file.node(_LAYER_ACTIVATIONS[layer.activation], pooled)
         return pooled
+
+    def _head_weight(self, weight: Array) -> str:
+        """The weight of a layer behind the pooling, in full precision."""
+        return self._file.constant(weight)
 
     def _normalise(self, total: str, name: str) -> _Rows:
         file, scale, shift = self._file, self._tensors[f"{name}.weight"], self._tensors[f"{name}.bias"]
@@ -234,14 +245,20 @@ class CrossEncoderGraph(TransformerGraph):
     """The graph of a cross-encoder: input_ids [1, tokens] int64 of a pair to logits [1, labels] float32.
 
     The last of the layers behind the pooling gives the logits. Where the model has several types of tokens, which say
-    what belongs to the request and what to the document, token_type_ids [1, tokens] int64 are an input too.
+    what belongs to the request and what to the document, token_type_ids [1, tokens] int64 are an input too. Of the last
+    layer only the first token is computed, which is the one that is scored: that saves five sixths of the layer.
     """
 
     _output = "logits"
 
-    def __init__(self, tensors: Tensors, shape: EncoderShape, layers: Sequence[Layer], precision: Precision) -> None:
-        """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed."""
-        name = "token_types.weight"
+    def __init__(
+        self, tensors: Tensors, shape: EncoderShape, layers: Sequence[Layer], precision: Precision, longest: int = 0
+    ) -> None:
+        """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed.
+
+        `longest`: how many tokens a pair may have, where these are fewer than the model can read; 0 for all of them.
+        """
+        self._longest, name = longest or None, "token_types.weight"
         self._types = tensors[name] if name in tensors and len(tensors[name]) > 1 else None
         if self._types is not None:
             self._inputs = ("input_ids", "token_type_ids")
@@ -249,8 +266,16 @@ class CrossEncoderGraph(TransformerGraph):
 
     def _positions(self) -> Floats:
         if self._types is None:
-            return super()._positions()
-        return self._tensors["positions.weight"][self._shape.first_position :]
+            return super()._positions()[: self._longest]
+        return self._tensors["positions.weight"][self._shape.first_position :][: self._longest]
+
+    def _head_weight(self, weight: Array) -> str:
+        """With int8, signed bytes where that saves space; the runtime computes with them in full precision."""
+        if not self._quantised or weight.shape[1] < 16:
+            return super()._head_weight(weight)
+        integers, scales = quantise(weight)
+        whole = self._file.node("Cast", self._file.constant(integers), to=self._file.onnx.TensorProto.FLOAT)
+        return self._file.node("Mul", whole, self._file.constant(scales))
 
     def _typed(self, rows: str) -> str:
         if self._types is None:
@@ -259,8 +284,35 @@ class CrossEncoderGraph(TransformerGraph):
             "Add", rows, self._file.node("Gather", self._file.constant(self._types), "token_type_ids")
         )
 
+    def _layer(self, layer: int, rows: _Rows) -> _Rows:
+        if layer != self._shape.layers - 1:
+            return super()._layer(layer, rows)
+        file, (weight, bias) = self._file, self._attention_weights(layer, rows)
+        ends = (self._first, file.constant(np.array([1])), file.constant(np.array([1])))
+        first = rows._replace(
+            normal=file.node("Slice", rows.normal, *ends), scaled=file.node("Slice", rows.scaled, *ends)
+        )
+        queries, others = np.split(weight, [self._shape.hidden], axis=1)
+        query = self._linear(first.scaled, np.ascontiguousarray(queries), bias[: self._shape.hidden])
+        both = self._linear(rows.scaled, np.ascontiguousarray(others), bias[self._shape.hidden :])
+        inputs = (query, *file.nodes(2, "Split", both, axis=-1, num_outputs=2))
+        seen = file.node("MultiHeadAttention", *inputs, domain=FUSED, num_heads=self._shape.heads)
+        return self._behind_attention(layer, first, seen)
+
     def _finish(self, rows: _Rows, pooling: Pooling, layers: Sequence[Layer]) -> None:
         self._file.result(self._output, "Identity", self._pooled(rows, pooling, layers))
+
+
+def quantised_words(tensors: Tensors, shape: EncoderShape) -> tuple[Bytes, Floats]:
+    """The table of words as signed bytes with one scale per row."""
+    integers = np.empty((shape.vocabulary, shape.hidden), np.int8)
+    scales = np.empty((shape.vocabulary, 1), np.float32)
+    start = 0
+    for words in tensors.blocks("words.weight", _BLOCK):
+        some = slice(start, start := start + len(words))
+        scales[some] = _nonzero(np.abs(words).max(axis=1, keepdims=True) / np.float32(127))
+        integers[some] = np.rint(words / scales[some]).astype(np.int8)
+    return integers, scales
 
 
 def quantise(weight: Array) -> tuple[Bytes, Floats]:

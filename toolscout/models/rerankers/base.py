@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from toolscout.core.answer import Cost
@@ -29,6 +30,7 @@ class Reranker(ABC):
         because the score of one document depends on the others.
     deadline_ms: how long a search waits for it, unless the user says otherwise.
     parameters: the number of the model's parameters, 0 where it is not known.
+    folder: where the model's files are; None without a folder.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Reranker(ABC):
     visible_only: bool = False
     deadline_ms: float = 300.0
     parameters: int = 0
+    folder: Path | None = None
 
     @abstractmethod
     def score(self, request: str, documents: Sequence[str], deadline: float = math.inf) -> list[float | None]:

@@ -20,6 +20,7 @@ from tokenizers import Encoding, Tokenizer
 from toolscout.errors import BadModel
 from toolscout.index.worker_threads import WORKER_THREADS
 from toolscout.models.encoders.local import CHARS_PER_TOKEN
+from toolscout.models.encoders.onnx_encoder import package_folder
 from toolscout.models.encoders.onnx_file import read_weights
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
@@ -28,6 +29,10 @@ from toolscout.models.rerankers.base import Reranker, run_until
 # The version of how this file cuts and feeds texts; part of every fingerprint.
 _RULES = 1
 TOKENIZER_FILE = "tokenizer.json"
+# What config.json of an exported folder may say besides: how many tokens of a pair are read, and the sha256 of the
+# tokeniser, where that is not in the folder because it is the one of the package's encoder.
+MAX_TOKENS_KEY, TOKENIZER_KEY = "max_tokens", "tokenizer_sha256"
+_USUAL_TOKENS = 256
 _GRAPHS = ("model.onnx", "onnx/model.onnx", "model*.onnx", "onnx/model*.onnx")
 _TYPES: Mapping[str, type[Any]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
@@ -41,11 +46,12 @@ _LONGEST = 1_000_000  # tokenisers without a limit say 1e30
 class CrossEncoderSettings:
     """Settings of a cross-encoder: FOLDER?KEY=VALUE&….
 
-    max_tokens: the most tokens of a pair, special tokens included; never more than the model reads.
+    max_tokens: the most tokens of a pair, special tokens included; never more than the model reads. 0 for as many as
+        the folder's config.json says, else 256.
     file: the graph in the folder; "" for model.onnx or onnx/model.onnx, else the first that is named model….onnx.
     """
 
-    max_tokens: int = 256
+    max_tokens: int = 0
     file: str = ""
 
 
@@ -59,21 +65,25 @@ class CrossEncoder(Reranker):
     def __init__(self, folder: Path, settings: CrossEncoderSettings | None = None) -> None:
         """Open the folder and score a first pair. Raises BadModel where it is no cross-encoder that can be run."""
         settings = settings or CrossEncoderSettings()
-        if settings.max_tokens < _FEWEST_TOKENS:
+        if settings.max_tokens != 0 and settings.max_tokens < _FEWEST_TOKENS:
             raise BadModel(f"max_tokens of a cross-encoder must be {_FEWEST_TOKENS} or more, got {settings.max_tokens}")
         if not folder.is_dir():
             raise BadModel(
                 f"there is no reranker {str(folder)!r:.200}; name a folder with an ONNX cross-encoder, the URL of an "
-                "endpoint with ?model=NAME, or chat:MODEL"
+                "endpoint with ?model=NAME, chat:MODEL, or default"
             )
-        self.folder, self.name = folder, folder.resolve().name
+        self.folder: Path = folder
+        self.name = folder.resolve().name
         self._graph = _graph(folder, settings.file)
-        self._tokenizer = _tokenizer(folder)
         config = read_json_object(folder / CONFIG_FILE)
+        self._tokenizer_file = _tokenizer_file(folder, config)
+        self._tokenizer = _tokenizer(self._tokenizer_file)
         shifted = config.get("model_type") in _SHIFTED
         padding = config.get("pad_token_id")
         self._first_position = (padding if isinstance(padding, int) else 1) + 1 if shifted else 0
-        self._limit = min([settings.max_tokens, *_limits(folder, config, self._first_position)])
+        said = config.get(MAX_TOKENS_KEY)
+        usual = said if isinstance(said, int) and said >= _FEWEST_TOKENS else _USUAL_TOKENS
+        self._limit = min([settings.max_tokens or usual, *_limits(folder, config, self._first_position)])
         self._session = _session(self._graph)
         self._types = {one.name: _dtype(self._graph, one) for one in self._session.get_inputs()}
         names = [one.name for one in self._session.get_outputs()]
@@ -84,7 +94,7 @@ class CrossEncoder(Reranker):
     def fingerprint(self) -> str:  # type: ignore[override]
         """A digest of graph, tokeniser and limit."""
         digests = []
-        for path in (self._graph, self.folder / TOKENIZER_FILE):
+        for path in (self._graph, self._tokenizer_file):
             with path.open("rb") as file:
                 digests.append(hashlib.file_digest(file, "sha256").hexdigest())
         return hashlib.sha256(json.dumps([_RULES, *digests, self._limit]).encode()).hexdigest()[:32]
@@ -177,10 +187,23 @@ def _graph(folder: Path, file: str) -> Path:
     raise BadModel(f"{folder} holds no model.onnx or onnx/model.onnx; name a folder with an ONNX cross-encoder")
 
 
-def _tokenizer(folder: Path) -> Tokenizer:
-    path = folder / TOKENIZER_FILE
-    if not path.is_file():
+def _tokenizer_file(folder: Path, config: Mapping[str, Any]) -> Path:
+    """The tokeniser of a folder: its own, or that of the package's encoder where config.json has its digest."""
+    path, digest = folder / TOKENIZER_FILE, config.get(TOKENIZER_KEY)
+    if path.is_file():
+        return path
+    if digest is None:
         raise BadModel(f"{folder} holds no {TOKENIZER_FILE}; save the model's fast tokeniser beside its graph")
+    shared = package_folder() / TOKENIZER_FILE
+    if not shared.is_file() or hashlib.sha256(shared.read_bytes()).hexdigest() != digest:
+        raise BadModel(
+            f"{folder} was exported for another tokeniser than that of this package's encoder; put its "
+            f"{TOKENIZER_FILE} beside its graph"
+        )
+    return shared
+
+
+def _tokenizer(path: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library knows no narrower one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from toolscout.errors import BadModel
 from toolscout.models.encoders.dense_layers import DenseLayer
 from toolscout.models.encoders.families import EncoderShape, read_shape
+from toolscout.models.encoders.onnx_encoder import package_folder
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object
 from toolscout.models.encoders.source_folder import (
     WEIGHTS_FILE,
@@ -20,7 +22,7 @@ from toolscout.models.encoders.source_folder import (
     read_tokenizer,
 )
 from toolscout.models.encoders.transformer_graph import CrossEncoderGraph, Precision
-from toolscout.models.rerankers.cross_encoder import TOKENIZER_FILE, CrossEncoder
+from toolscout.models.rerankers.cross_encoder import MAX_TOKENS_KEY, TOKENIZER_FILE, TOKENIZER_KEY, CrossEncoder
 from toolscout.models.safetensors import StoredTensor
 
 MODEL_FILE = "model.onnx"
@@ -37,12 +39,16 @@ _HEADS: Mapping[str, tuple[tuple[str, str], ...]] = {
 _KEPT = ("model_type", "max_position_embeddings", "pad_token_id")
 
 
-def export_cross_encoder(source: Path, out: Path, precision: Precision = "int8") -> Path:
+def export_cross_encoder(
+    source: Path, out: Path, precision: Precision = "int8", max_tokens: int = 0, share_tokenizer: bool = False
+) -> Path:
     """Write a folder that `CrossEncoder` opens, and return its path.
 
     `source` is a Hugging Face folder with the safetensors of a model for text classification with one logit or two, of
-    one of the families in `_HEADS`. An earlier export is replaced once the new one is complete and runs. Raises
-    BadModel where the model cannot be exported or `out` is something else.
+    one of the families in `_HEADS`. `max_tokens`: how many tokens of a pair are read where the user does not say; 0
+    for as many as is usual. `share_tokenizer`: leave the tokeniser out, which must be that of the package's encoder.
+    An earlier export is replaced once the new one is complete and runs. Raises BadModel where the model cannot be
+    exported or `out` is something else.
     """
     if out.exists() and not (out / MODEL_FILE).exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadModel(f"{out} exists and is not an exported cross-encoder; name a new folder to export into")
@@ -51,7 +57,14 @@ def export_cross_encoder(source: Path, out: Path, precision: Precision = "int8")
     weights = EncoderWeights(source, shape)
     layers = _read_head(source, shape, weights.prefix)
     tokenizer = read_tokenizer(source, shape, lowercase=False)
-    graph = CrossEncoderGraph(weights, shape, layers, precision)
+    about = {key: config[key] for key in _KEPT if key in config} | ({MAX_TOKENS_KEY: max_tokens} if max_tokens else {})
+    if share_tokenizer:
+        if tokenizer != (package_folder() / TOKENIZER_FILE).read_bytes():
+            raise BadModel(f"{source} has another tokeniser than the package's encoder: it cannot share that")
+        about[TOKENIZER_KEY] = hashlib.sha256(tokenizer).hexdigest()
+    if 0 < max_tokens < shape.positions:  # positions beyond that are left out
+        about["max_position_embeddings"] = max_tokens + shape.first_position
+    graph = CrossEncoderGraph(weights, shape, layers, precision, max_tokens)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
@@ -59,8 +72,8 @@ def export_cross_encoder(source: Path, out: Path, precision: Precision = "int8")
             built.mkdir()
             with (built / MODEL_FILE).open("wb") as file:
                 graph.write(file)
-            (built / TOKENIZER_FILE).write_bytes(tokenizer)
-            about = {key: config[key] for key in _KEPT if key in config}
+            if not share_tokenizer:
+                (built / TOKENIZER_FILE).write_bytes(tokenizer)
             (built / CONFIG_FILE).write_text(json.dumps(about, indent=2) + "\n")
             CrossEncoder(built)  # scores a first pair
             if out.exists():

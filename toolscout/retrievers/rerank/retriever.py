@@ -48,7 +48,8 @@ _MAY_FAIL = 10  # dev requests that a reranker may fail on, however few there ar
 class RerankOptions(Options):
     """Which reranker scores how many tools, and how much its scores count.
 
-    reranker: the folder of an ONNX cross-encoder, the URL of an endpoint with ?model=NAME, or chat:MODEL.
+    reranker: the folder of a cross-encoder, the URL of an endpoint with ?model=NAME, or chat:MODEL; "default" for the
+        one that comes with the package.
     first: how many tools of the ranking are scored.
     weight: of the reranker's scores beside the retriever's, both having the same spread; `fit` learns it on dev.
     deadline_ms: how long one request waits for scores; 0 for 300 ms for a cross-encoder, 1,000 for an endpoint and

@@ -1,0 +1,63 @@
+"""Trained weights, put into the package's folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recipes.default_encoder import ship
+from tests.models import tiny_bert
+from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.models.rerankers import cross_encoder, opening
+from toolscout.models.rerankers import export as exporting
+
+HIDDEN = tiny_bert.CONFIG["hidden_size"]
+
+
+def write(path: Path, layers: int, prefix: str = "", seed: int = 0) -> Path:
+    """The weights of a random network with so many layers."""
+    wanted = [f"encoder.layer.{layer}." for layer in range(layers)]
+    kept = {
+        prefix + name: value
+        for name, value in tiny_bert.random_weights(seed).items()
+        if "layer." not in name or any(one in name for one in wanted)
+    }
+    if prefix:
+        kept |= {f"{prefix}pooler.dense.bias": np.zeros(HIDDEN, np.float32), "classifier.bias": np.zeros(1, np.float32)}
+        kept["classifier.weight"] = np.ones((1, HIDDEN), np.float32)
+    path.write_bytes(tiny_bert.safetensors(kept, "F16"))
+    return path
+
+
+def test_encoder_and_reranker_are_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = tiny_bert.write_folder(tmp_path / "published", tiny_bert.random_weights())
+    monkeypatch.setattr(ship, "default_source", lambda: published)
+    monkeypatch.setattr(ship, "PAIR_TOKENS", 24)
+    monkeypatch.setattr(ship, "RERANKING", {"first": 7, "weight": 0.5})
+    (tmp_path / "tokenizer.json").write_text(tiny_bert.tokenizer().to_str(pretty=True))  # not the published one
+    write(tmp_path / "distilled-s3.safetensors", 2)
+    write(tmp_path / "fast3-s3.safetensors", 1)
+    write(tmp_path / "cross3-s3.safetensors", 2, "bert.")
+    out = tmp_path / "model"
+    both = ship.ship_encoder(tmp_path, 3, out)
+    assert both.details()["request_file"] == "request.onnx"
+    assert (out / "words.bin").exists()  # both begin with the same table
+    assert (out / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    assert not np.array_equal(both.encode_request("w1 w2"), next(iter(both.encode_documents(["w1 w2"])))[1][0])
+    assert json.loads((out / "encoder.json").read_text())["name"] == ship.NAME
+
+    for module in (exporting, cross_encoder):
+        monkeypatch.setattr(module, "package_folder", lambda: out)
+    made = ship.ship_reranker(tmp_path, 3, tmp_path / "reranker")
+    assert sorted(path.name for path in made.folder.iterdir()) == ["config.json", "model.onnx"]
+    monkeypatch.setattr(opening, "package_folder", lambda: made.folder)
+    assert opening.default_options() == {"first": 7, "weight": 0.5}
+    assert opening.open_reranker("default").fingerprint == made.fingerprint
+
+    (tmp_path / "fast3-s3.safetensors").unlink()
+    alone = ship.ship_encoder(tmp_path, 3, out)  # files of the one before do not stay
+    assert sorted(path.name for path in out.iterdir()) == ["encoder.json", "model.onnx", "tokenizer.json"]
+    assert alone.fingerprint == Encoder.load(out).fingerprint != both.fingerprint
