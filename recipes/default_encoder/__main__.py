@@ -208,6 +208,8 @@ def fast(work: Work) -> None:
     examples += [Wanted(texts, told[key]) for key, texts in documents.items()]
     for name, layers in _FAST.items():
         network = bert(weights, layers)
+        # The table of words stays that of the whole encoder: the package holds it once.
+        network.embeddings.word_embeddings.weight.requires_grad_(False)
         imitate(network, examples, ImitationTraining(work.steps(5000), seed=work.seed))
         work.tell(f"{name}, requests alone", network, teacher)
         work.tell(f"{name}, documents too", network)

@@ -22,7 +22,8 @@ from recipes.default_encoder.network import (
     set_rate,
 )
 
-REQUEST_TOKENS = 64
+PAIR_TOKENS = 128
+"""How many tokens of a pair are read, special ones included."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,7 @@ def train_cross_encoder(
         rows = torch.randint(len(data.requests), (settings.requests,), device=DEVICE)
         documents = torch.cat([data.some_gold(rows), _wrong(data, misses[data.name][rows], count - 1)], 1)
         is_gold = (documents[:, :, None] == data.gold[rows][:, None, :]).any(2)
-        pairs = paired(
-            data.requests, rows.repeat_interleave(count), data.documents, documents.reshape(-1), REQUEST_TOKENS
-        )
+        pairs = paired(data.requests, rows.repeat_interleave(count), data.documents, documents.reshape(-1), PAIR_TOKENS)
         scores = model(*pairs).view(-1, count)
         # Other gold documents are right as well, so the first is not asked to be above them.
         first = scores.masked_fill(is_gold & (torch.arange(count, device=DEVICE) > 0), -1e4)
@@ -122,7 +121,14 @@ def _wrong(data: TokenisedSet, misses: Tensor, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def score_pairs(model: CrossEncoder, data: TokenisedSet, rows: Tensor, documents: Tensor, batch: int = 4096) -> Tensor:
+def score_pairs(
+    model: CrossEncoder,
+    data: TokenisedSet,
+    rows: Tensor,
+    documents: Tensor,
+    limit: int = PAIR_TOKENS,
+    batch: int = 4096,
+) -> Tensor:
     """The logits of requests with their documents [n, list]."""
     training = model.training
     model.eval()
@@ -130,7 +136,7 @@ def score_pairs(model: CrossEncoder, data: TokenisedSet, rows: Tensor, documents
     scores = torch.zeros(len(asked), device=DEVICE)
     order = torch.argsort(data.requests.lengths[asked] + data.documents.lengths[told])
     for few in order.split(batch):
-        scores[few] = model(*paired(data.requests, asked[few], data.documents, told[few], REQUEST_TOKENS))
+        scores[few] = model(*paired(data.requests, asked[few], data.documents, told[few], limit))
     model.train(training)
     return scores.view(documents.shape)
 

@@ -44,7 +44,7 @@ def imitate(network: Any, examples: Sequence[Wanted], settings: ImitationTrainin
     A step takes texts of one of the examples, each as often as the root of its size: a small language is not lost.
     """
     torch.manual_seed(settings.seed)
-    learning = optimiser(list(network.parameters()), settings.rate)
+    learning = optimiser([one for one in network.parameters() if one.requires_grad], settings.rate)
     network.train()
     away = torch.zeros((), device=DEVICE)
     for step, number in enumerate(draw_order([len(one.texts) for one in examples], settings.steps, settings.seed)):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recipes.default_encoder.cross_encoder import CrossEncoder, score_pairs
+from recipes.default_encoder.cross_encoder import PAIR_TOKENS, CrossEncoder, score_pairs
 from recipes.default_encoder.network import DEVICE, TokenisedSet, embed_all
 
 Found = dict[str, tuple[float, float, float]]
@@ -31,7 +31,12 @@ def measure(network: Any, sets: Sequence[TokenisedSet], documents: Any = None) -
 
 @torch.no_grad()
 def measure_reranked(
-    network: Any, model: CrossEncoder, sets: Sequence[TokenisedSet], weights: Sequence[float], first: int = 20
+    network: Any,
+    model: CrossEncoder,
+    sets: Sequence[TokenisedSet],
+    weights: Sequence[float],
+    first: int = 20,
+    limit: int = PAIR_TOKENS,
 ) -> dict[float, Found]:
     """What is found where the cross-encoder's scores are added to the cosines, for each weight."""
     vectors: dict[int, Tensor] = {}
@@ -42,7 +47,7 @@ def measure_reranked(
             vectors[key] = embed_all(network, data.documents)
         similar = embed_all(network, data.requests) @ vectors[key].T
         cosines, nearest = similar.topk(min(first, similar.shape[1]), 1)
-        scores = score_pairs(model, data, torch.arange(len(data.requests), device=DEVICE), nearest)
+        scores = score_pairs(model, data, torch.arange(len(data.requests), device=DEVICE), nearest, limit)
         for weight in weights:
             order = (_standard(cosines) + weight * _standard(scores)).argsort(1, descending=True)[:, :5]
             found[weight][data.name] = _recalls(data, nearest.gather(1, order))

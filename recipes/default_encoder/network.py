@@ -117,9 +117,13 @@ def single(texts: Texts, rows: Tensor) -> tuple[Tensor, Tensor]:
     return ids * mask, mask
 
 
-def paired(requests: Texts, asked: Tensor, documents: Texts, told: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and types of [CLS] request [SEP] document [SEP]; a request is cut to `width` tokens."""
-    first, second = requests.lengths[asked].clamp(max=width)[:, None], documents.lengths[told][:, None]
+def paired(requests: Texts, asked: Tensor, documents: Texts, told: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask and types of [CLS] request [SEP] document [SEP], cut as the cross-encoder cuts them where it serves.
+
+    At most half of the limit is the request's, what it leaves is the document's.
+    """
+    first = requests.lengths[asked].clamp(max=limit // 2)[:, None]
+    second = torch.minimum(documents.lengths[told][:, None], limit - 3 - first)
     total = first + second + 3
     place = torch.arange(int(total.max()), device=DEVICE)[None]
     left, right = requests.rows[asked].long(), documents.rows[told].long()

@@ -33,8 +33,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "toolscout"
 NAME = "toolscout-minilm-3"
 REQUEST_ENCODER = "fast3"
 CROSS_ENCODER = "cross3"
-# How many tokens of a pair are read, and the options of rerank: as measured on dev.
-PAIR_TOKENS = 96
+PAIR_TOKENS = 128  # as in cross_encoder.py
+# The options of rerank, as measured on dev.
 RERANKING = {"first": 20, "weight": 1.0}
 
 

@@ -112,10 +112,12 @@ def test_an_encoder_of_fewer_layers_gives_the_vectors_of_the_whole(work: Path) -
 
     weights = network.read_weights(work / "minilm.safetensors")
     teacher, student = network.bert(weights).eval(), network.bert(weights, (0, 5))
+    for drawn in student.encoder.parameters():
+        drawn.data.normal_(std=0.2)
     texts = network.TokenisedSet(*_tokens(work / "texts-train.npz", "tldr", "train")).requests
     wanted = network.embed_all(teacher, texts)
     before = float((network.embed_all(student, texts) * wanted).sum(1).mean())
-    imitation.imitate(student, [imitation.Wanted(texts, wanted)], imitation.ImitationTraining(60, 1e-3, batch=64))
+    imitation.imitate(student, [imitation.Wanted(texts, wanted)], imitation.ImitationTraining(40, 3e-3, batch=64))
     assert float((network.embed_all(student, texts) * wanted).sum(1).mean()) > before + 0.5 * (1 - before)
 
 
@@ -154,6 +156,26 @@ def test_a_combined_request_is_one_and_another_and_needs_the_tools_of_both(work:
         assert not any(tokens[12:])
         wanted = {known[tuple(tokens[:5])], known[tuple(tokens[7:12])]}
         assert {number for number in both.gold[row].tolist() if number >= 0} == wanted
+
+
+def test_pairs_are_cut_as_the_cross_encoder_cuts_them(work: Path) -> None:
+    import torch
+
+    from recipes.default_encoder import network
+    from toolscout.models.rerankers.cross_encoder import _kept
+
+    lengths = [(3, 4), (40, 4), (3, 90), (40, 90), (12, 13)]
+    requests = network.Texts.of(*flat([list(range(1000, 1000 + asked)) for asked, _ in lengths]), 62)
+    documents = network.Texts.of(*flat([list(range(1500, 1500 + told)) for _, told in lengths]), 94)
+    rows = torch.arange(len(lengths))
+    ids, mask, types = network.paired(requests, rows, documents, rows, 32)
+    for row, (asked, told) in enumerate(lengths):
+        whole = [101, *range(1000, 1000 + asked), 102, *range(1500, 1500 + told), 102]
+        sequences = [None, *[0] * asked, None, *[1] * told, None]
+        kept = _kept(sequences, 32)
+        count = int(mask[row].sum())
+        assert ids[row, :count].tolist() == [whole[place] for place in kept]
+        assert types[row, :count].tolist() == [int(place > asked + 1) for place in kept]
 
 
 def test_parts_of_similar_length_hold_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
