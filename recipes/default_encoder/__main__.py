@@ -40,6 +40,7 @@ _DRAWN = {"written-toolbench": 4.0}
 _FEW_PAIRS = 100
 _COMBINED = 4  # one request of two for so many requests
 _LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
+_SEEDED = ("encoder", "distilled")
 _CROSS = {"cross6": (0, 1, 2, 3, 4, 5), "cross3": (0, 2, 4)}
 _FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
 
@@ -63,9 +64,9 @@ class Work:
             found += [one for name in _sets(arrays) for one in _read(arrays, name, width, "train")]
         return found + [combined(one, len(one.requests) // _COMBINED, width, self.seed) for one in found]
 
-    def path(self, stage: str) -> Path:
-        """The file of a stage."""
-        return self.folder / f"{stage}-s{self.seed}.safetensors"
+    def path(self, name: str) -> Path:
+        """The file of some weights: one of each seed of those that are trained with several."""
+        return self.folder / (f"{name}-s{self.seed}.safetensors" if name in _SEEDED else f"{name}.safetensors")
 
     def steps(self, count: int) -> int:
         """How many steps a training of so many takes here."""
@@ -180,7 +181,7 @@ def cross(work: Work) -> None:
 
 
 def distil(work: Work) -> None:
-    """The encoder that ships: trained again beside the cross-encoder and translated goals."""
+    """The encoder, trained again beside the cross-encoder and translated goals."""
     first = read_weights(work.path("encoder"))
     network = bert(first).eval()
     model = CrossEncoder.read(read_weights(work.path("cross6")))
@@ -194,9 +195,17 @@ def distil(work: Work) -> None:
     write_weights(work.path("distilled"), student.state_dict())
 
 
+def average(work: Work) -> None:
+    """The encoder that ships: the mean of the weights of all seeds, which finds more than any of them."""
+    seeds = [read_weights(path) for path in sorted(work.folder.glob("distilled-s*.safetensors"))]
+    network = bert({name: sum(one[name] for one in seeds) / len(seeds) for name in seeds[0]})
+    work.tell(f"mean of {len(seeds)}", network)
+    write_weights(work.path("averaged"), network.state_dict())
+
+
 def fast(work: Work) -> None:
     """Encoders of fewer layers, in the space of the one that ships."""
-    weights = read_weights(work.path("distilled"))
+    weights = read_weights(work.path("averaged"))
     teacher = bert(weights).eval()
     pairs = work.translations()
     # As long as requests are where the encoder is used: what it never read here it would get wrong there.
@@ -216,9 +225,17 @@ def fast(work: Work) -> None:
         write_weights(work.path(name), network.state_dict())
 
 
-_STAGES = {"languages": languages, "encoder": encoder, "cross": cross, "distil": distil, "fast": fast}
+_STAGES = {
+    "languages": languages,
+    "encoder": encoder,
+    "cross": cross,
+    "distil": distil,
+    "average": average,
+    "fast": fast,
+}
 # The last file of each stage: where it is there, the stage is done.
-_MADE = {"languages": "languages", "encoder": "encoder", "cross": "cross3", "distil": "distilled", "fast": "fast2"}
+_LAST = {"languages": "languages", "encoder": "encoder", "cross": "cross3", "distil": "distilled"}
+_LAST |= {"average": "averaged", "fast": "fast2"}
 
 
 def _make_texts(work: Path) -> None:
@@ -248,12 +265,12 @@ def main() -> None:
         _BEFORE[stage](given.work)
     work = Work(given.work, given.seed, given.share) if set(given.stages) & set(_STAGES) else None
     for stage in (one for one in given.stages if one in _STAGES):
-        if work is not None and not work.path(_MADE[stage]).exists():
+        if work is not None and not work.path(_LAST[stage]).exists():
             _STAGES[stage](work)
     if "ship" in given.stages:
         from recipes.default_encoder.ship import ship
 
-        ship(given.work, given.seed)
+        ship(given.work)
 
 
 if __name__ == "__main__":

@@ -38,18 +38,18 @@ PAIR_TOKENS = 128  # as in cross_encoder.py
 RERANKING = {"first": 20, "weight": 1.0}
 
 
-def ship(work: Path, seed: int) -> None:
-    """Export the encoder and the cross-encoder of a seed, and write what they have seen."""
+def ship(work: Path) -> None:
+    """Export the encoder and the cross-encoder and write what they have seen."""
     model, reranker = PACKAGE / "default_model", PACKAGE / "default_reranker"
-    ship_encoder(work, seed, model)
+    ship_encoder(work, model)
     seen(work).save(model)
-    ship_reranker(work, seed, reranker)
+    ship_reranker(work, reranker)
 
 
-def ship_encoder(work: Path, seed: int, out: Path) -> Encoder:
+def ship_encoder(work: Path, out: Path) -> Encoder:
     """Export the encoder, with a network of requests where one was trained; files of the one before do not stay."""
-    small = source_folder(work, REQUEST_ENCODER, seed) if weights_file(work, REQUEST_ENCODER, seed).exists() else None
-    exported = export(source_folder(work, "distilled", seed), work / "exported", request_encoder=small)
+    small = source_folder(work, REQUEST_ENCODER) if weights_file(work, REQUEST_ENCODER).exists() else None
+    exported = export(source_folder(work, "averaged"), work / "exported", request_encoder=small)
     card = json.loads((exported / CARD_FILE).read_text())
     card |= {"name": NAME, "source": "all-MiniLM-L6-v2, trained by recipes/default_encoder", "licence": "Apache-2.0"}
     (exported / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
@@ -63,23 +63,23 @@ def ship_encoder(work: Path, seed: int, out: Path) -> Encoder:
     return encoder
 
 
-def ship_reranker(work: Path, seed: int, out: Path) -> CrossEncoder:
+def ship_reranker(work: Path, out: Path) -> CrossEncoder:
     """Export the cross-encoder, with the options that it was measured with; it shares the encoder's tokeniser."""
-    source = cross_encoder_folder(work, CROSS_ENCODER, seed)
+    source = cross_encoder_folder(work, CROSS_ENCODER)
     export_cross_encoder(source, out, "int8", max_tokens=PAIR_TOKENS, share_tokenizer=True)
     config = json.loads((out / CONFIG_FILE).read_text()) | {OPTIONS_KEY: RERANKING}
     (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
     return CrossEncoder(out)
 
 
-def weights_file(work: Path, stage: str, seed: int) -> Path:
+def weights_file(work: Path, stage: str) -> Path:
     """The weights that a stage wrote."""
-    return work / f"{stage}-s{seed}.safetensors"
+    return work / f"{stage}.safetensors"
 
 
-def source_folder(work: Path, stage: str, seed: int) -> Path:
+def source_folder(work: Path, stage: str) -> Path:
     """A Hugging Face folder with the weights of a stage: the published one with other weights and the new tokeniser."""
-    folder, weights = work / f"{stage}-s{seed}", weights_file(work, stage, seed)
+    folder, weights = work / f"{stage}-folder", weights_file(work, stage)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(default_source(), folder)
     shutil.copyfile(weights, folder / WEIGHTS_FILE)
@@ -90,9 +90,9 @@ def source_folder(work: Path, stage: str, seed: int) -> Path:
     return folder
 
 
-def cross_encoder_folder(work: Path, stage: str, seed: int) -> Path:
+def cross_encoder_folder(work: Path, stage: str) -> Path:
     """A Hugging Face folder with a cross-encoder, as `toolscout search --rerank FOLDER` takes it."""
-    folder = source_folder(work, stage, seed)
+    folder = source_folder(work, stage)
     config = json.loads((folder / CONFIG_FILE).read_text())
     config |= {
         "architectures": ["BertForSequenceClassification"],

@@ -85,15 +85,16 @@ def run(work: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_every_stage_trains_what_the_next_one_reads(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(work, monkeypatch, "languages", "encoder", "cross", "distil", "fast")
+    stages = ("languages", "encoder", "cross", "distil", "average", "fast")
+    run(work, monkeypatch, *stages)
     said = capsys.readouterr().out
     titles = ("published", "encoder", "cross6, weight 1", "cross3, weight 1", "fast3, requests alone")
     assert [title for title in titles if f"  {title}" not in said] == []
-    made = {path.name: path.stat().st_mtime_ns for path in work.glob("*-s0.safetensors")}
-    stages = ("languages", "encoder", "cross6", "cross3", "distilled", "fast3", "fast2")
-    assert set(made) == {f"{stage}-s0.safetensors" for stage in stages}
-    run(work, monkeypatch, "languages", "encoder", "cross", "distil", "fast")  # all is there: nothing is trained again
-    assert made == {path.name: path.stat().st_mtime_ns for path in work.glob("*-s0.safetensors")}
+    made = {path.stem: path.stat().st_mtime_ns for path in work.glob("*.safetensors")}
+    wanted = ("minilm", "languages", "encoder-s0", "cross6", "cross3", "distilled-s0", "averaged", "fast3", "fast2")
+    assert set(made) == set(wanted)
+    run(work, monkeypatch, *stages)  # all is there: nothing is trained again
+    assert made == {path.stem: path.stat().st_mtime_ns for path in work.glob("*.safetensors")}
 
 
 def test_an_encoder_learns_which_words_go_together(work: Path) -> None:

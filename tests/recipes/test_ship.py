@@ -38,11 +38,11 @@ def test_encoder_and_reranker_are_shipped(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ship, "PAIR_TOKENS", 24)
     monkeypatch.setattr(ship, "RERANKING", {"first": 7, "weight": 0.5})
     (tmp_path / "tokenizer.json").write_text(tiny_bert.tokenizer().to_str(pretty=True))  # not the published one
-    write(tmp_path / "distilled-s3.safetensors", 2)
-    write(tmp_path / "fast3-s3.safetensors", 1)
-    write(tmp_path / "cross3-s3.safetensors", 2, "bert.")
+    write(tmp_path / "averaged.safetensors", 2)
+    write(tmp_path / "fast3.safetensors", 1)
+    write(tmp_path / "cross3.safetensors", 2, "bert.")
     out = tmp_path / "model"
-    both = ship.ship_encoder(tmp_path, 3, out)
+    both = ship.ship_encoder(tmp_path, out)
     assert both.details()["request_file"] == "request.onnx"
     assert (out / "words.bin").exists()  # both begin with the same table
     assert (out / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
@@ -51,13 +51,13 @@ def test_encoder_and_reranker_are_shipped(tmp_path: Path, monkeypatch: pytest.Mo
 
     for module in (exporting, cross_encoder):
         monkeypatch.setattr(module, "package_folder", lambda: out)
-    made = ship.ship_reranker(tmp_path, 3, tmp_path / "reranker")
+    made = ship.ship_reranker(tmp_path, tmp_path / "reranker")
     assert sorted(path.name for path in made.folder.iterdir()) == ["config.json", "model.onnx"]
     monkeypatch.setattr(opening, "package_folder", lambda: made.folder)
     assert opening.default_options() == {"first": 7, "weight": 0.5}
     assert opening.open_reranker("default").fingerprint == made.fingerprint
 
-    (tmp_path / "fast3-s3.safetensors").unlink()
-    alone = ship.ship_encoder(tmp_path, 3, out)  # files of the one before do not stay
+    (tmp_path / "fast3.safetensors").unlink()
+    alone = ship.ship_encoder(tmp_path, out)  # files of the one before do not stay
     assert sorted(path.name for path in out.iterdir()) == ["encoder.json", "model.onnx", "tokenizer.json"]
     assert alone.fingerprint == Encoder.load(out).fingerprint != both.fingerprint
