@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -157,23 +154,3 @@ def test_the_command_exports_both(source: Path, small: Path, both: Path) -> None
     out = source.parent / "out"
     run("encoder", "export", "--source", str(source), "--request-encoder", str(small), "--out", str(out))
     assert Encoder.load(out).fingerprint == Encoder.load(both).fingerprint
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only there a thread has a priority of its own")
-def test_a_server_s_documents_wait_for_requests(both: Path) -> None:
-    encoder, seen = Encoder.load(both), []
-    run = encoder._run
-
-    def watch(ids: list[int], threads: int, file: str) -> Any:
-        seen.append((file, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
-        return run(ids, threads, file)
-
-    encoder._run = watch  # type: ignore[method-assign]
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    before = documents(encoder)
-    encoder.put_requests_first()
-    np.testing.assert_array_equal(documents(encoder), before)
-    encoder.encode_request("w1")
-    assert list(encoder.encode_documents([])) == []
-    priorities = {("model.onnx", usual), ("model.onnx", max(usual, 5)), ("request.onnx", usual)}
-    assert set(seen) == priorities

@@ -179,7 +179,6 @@ def _warm(scout: Any) -> None:
     with suppress(MissingEncoder):
         if (encoder := scout.retriever.encoder) is not None:
             encoder.use_threads(1)
-            encoder.put_requests_first()
     scout.warm_up()
 
 

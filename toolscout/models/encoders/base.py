@@ -53,6 +53,3 @@ class TextEncoder(ABC):
 
     def use_threads(self, threads: int) -> None:
         """Set how many threads encode from now on; encoders without such a choice ignore it."""
-
-    def put_requests_first(self) -> None:
-        """Encode documents at a lower priority than requests from now on; encoders elsewhere ignore it."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
-import threading
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +24,6 @@ CHARS_PER_TOKEN = 12
 REQUEST_THREADS = 4
 # Texts in one unit of work, which take less than a second, so that a caller can commit often.
 _CHUNK = 32
-# On the scale of `nice`: about a third of what a thread of normal priority gets where both want a core. Lower, a busy
-# machine would keep who adds a tool waiting for seconds.
-_LOW_PRIORITY = 5
 
 Vectors = NDArray[np.float32]
 Batch = tuple[Ints, Vectors]
@@ -54,7 +47,6 @@ class LocalEncoder(TextEncoder):
     document_prompt: str = ""
     threads: int
     _tokenizer: Tokenizer
-    _documents_wait: bool = False
 
     @abstractmethod
     def _vector_of(self, ids: list[int], threads: int) -> Vectors:
@@ -69,10 +61,6 @@ class LocalEncoder(TextEncoder):
         if threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
         self.threads = threads
-
-    def put_requests_first(self) -> None:
-        """Encode documents at a lower priority than requests from now on, where the system knows one for threads."""
-        self._documents_wait = True
 
     def encode_request(self, text: str) -> Vectors:
         """The unit vector of one request."""
@@ -90,7 +78,7 @@ class LocalEncoder(TextEncoder):
 
     def encode_documents(self, texts: Sequence[str]) -> Iterator[Batch]:
         """Yield the unit vectors of documents in batches, as (positions in `texts`, vectors)."""
-        return self._stream(texts, self._encode_document, lower_priority if self._documents_wait else None)
+        return self._stream(texts, self._encode_document)
 
     def details(self) -> dict[str, Any]:
         """What the encoder is, beyond its length and fingerprint."""
@@ -120,21 +108,17 @@ class LocalEncoder(TextEncoder):
     def _encode_document(self, text: str) -> Vectors:
         return self._vector_of(self._tokens(self.document_prompt + text, self.document_tokens), 1)
 
-    def _stream(
-        self, texts: Sequence[str], encode: Callable[[str], Vectors], prepare: Callable[[], None] | None = None
-    ) -> Iterator[Batch]:
-        """Encode texts, many of them in threads; where there is something to `prepare` in a thread, always in one."""
-
+    def _stream(self, texts: Sequence[str], encode: Callable[[str], Vectors]) -> Iterator[Batch]:
         def work(start: int) -> Batch:
             chunk = texts[start : start + _CHUNK]
             rows = np.stack([encode(text) for text in chunk])
             return np.arange(start, start + len(chunk), dtype=np.int64), rows
 
-        if len(texts) <= _CHUNK and (prepare is None or not texts):  # one unit of work needs no other thread
+        if len(texts) <= _CHUNK:  # one unit of work needs no other thread
             if texts:
                 yield work(0)
             return
-        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="toolscout-encoder", initializer=prepare)
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="toolscout-encoder")
         pending: deque[Future[Batch]] = deque()
         try:
             for start in range(0, len(texts), _CHUNK):
@@ -149,15 +133,6 @@ class LocalEncoder(TextEncoder):
     def _tokens(self, text: str, limit: int) -> list[int]:
         """Token ids cut to the limit; the tokens that close every text, such as [SEP], are kept."""
         return cut(self._tokenizer.encode(readable(text, limit)), limit)
-
-
-def lower_priority() -> None:
-    """Let this thread have a core where no other thread of normal priority wants it; nothing where that is unknown."""
-    if sys.platform == "linux":  # elsewhere a priority is that of the whole process
-        with suppress(OSError):
-            thread = threading.get_native_id()
-            now = os.getpriority(os.PRIO_PROCESS, thread)
-            os.setpriority(os.PRIO_PROCESS, thread, max(now, _LOW_PRIORITY))
 
 
 def cut(found: Encoding, limit: int) -> list[int]:

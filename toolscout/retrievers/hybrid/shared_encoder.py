@@ -90,10 +90,6 @@ class SharedEncoder(TextEncoder):
         """Set the number of threads of the encoder."""
         self._encoder.use_threads(threads)
 
-    def put_requests_first(self) -> None:
-        """Have the encoder encode documents at a lower priority."""
-        self._encoder.put_requests_first()
-
     def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[Ints, Floats]]:
         """Unit vectors of documents."""
         return self._encoder.encode_documents(texts)
