@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,7 +41,6 @@ class EncoderTraining:
     translated: float = 2.0
     translations: int = 256
     ranked: float = 0.0
-    drawn: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
 
@@ -80,8 +79,7 @@ def train_encoder(
     learning = optimiser([*network.parameters(), scale, bias], settings.rate)
     network.train()
     loss = torch.zeros((), device=DEVICE)
-    sizes = [len(one.requests) * settings.drawn.get(one.name, 1.0) for one in sets]
-    for step, number in enumerate(draw_order(sizes, settings.steps, settings.seed)):
+    for step, number in enumerate(draw_order([len(one.requests) for one in sets], settings.steps, settings.seed)):
         set_rate(learning, settings.rate, step, settings.steps)
         data = sets[number]
         rows = torch.randint(len(data.requests), (min(settings.batch, len(data.requests)),), device=DEVICE)

@@ -36,13 +36,17 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     save_file({name: tensor.detach().half().cpu().contiguous() for name, tensor in weights.items()}, str(path))
 
 
-def with_new_tokens(weights: Weights, seed: int = 0) -> Weights:
-    """Weights whose vectors in the places that BERT left unused are drawn anew, near the mean of all tokens."""
-    table = weights["embeddings.word_embeddings.weight"].clone()
+def with_new_tokens(weights: Weights, trained: Weights | None = None) -> Weights:
+    """Weights with other vectors in the places that BERT left unused.
+
+    Those of other weights, where the new tokens have been trained; else drawn near the mean of all tokens.
+    """
+    name = "embeddings.word_embeddings.weight"
+    table = weights[name].clone()
     places = torch.tensor([*range(1, 100), *range(104, 999)])
-    drawn = torch.randn((len(places), table.shape[1]), generator=torch.Generator().manual_seed(seed))
-    table[places] = table.mean(0) + 0.5 * table.std(0) * drawn
-    return weights | {"embeddings.word_embeddings.weight": table}
+    drawn = torch.randn((len(places), table.shape[1]), generator=torch.Generator().manual_seed(0))
+    table[places] = table.mean(0) + 0.5 * table.std(0) * drawn if trained is None else trained[name][places]
+    return weights | {name: table}
 
 
 def bert(weights: Weights, layers: Sequence[int] | None = None) -> Any:

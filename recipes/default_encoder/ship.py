@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -128,9 +127,3 @@ def _written(work: Path, name: str) -> Dataset:
     gold = {key: tuple(tools) for key, (_, tools) in rows.items()}
     about = {key: {BY_A_MODEL: True} for key in rows}
     return Dataset(f"written-{name}", catalogue(name), requests, {"train": gold}, about)
-
-
-def check_data() -> None:
-    """Raise SystemExit where the datasets are not named."""
-    if not os.environ.get("TOOLSCOUT_DATA"):
-        raise SystemExit("name the folder of datasets: TOOLSCOUT_DATA")

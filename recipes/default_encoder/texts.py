@@ -10,6 +10,7 @@ import gzip
 import itertools
 import json
 import os
+import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +25,10 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.models.encoders.export import default_source
+from toolscout.models.encoders.source_folder import WEIGHTS_FILE
 from toolscout.synth.inputs import SynthSource
 
+PUBLISHED = "minilm.safetensors"
 REQUEST_TOKENS, DOCUMENT_TOKENS = 126, 94  # without the two special tokens
 _CHARS = 4000
 _SEEN_LETTER = 3
@@ -100,7 +103,8 @@ class Tokens:
 
 
 def make_texts(work: Path) -> None:
-    """Write the tokeniser, texts-train.npz, texts-dev.npz, texts-written.npz and translations.npz."""
+    """Write the published weights, the tokeniser, and the tokens: texts-*.npz and translations.npz."""
+    shutil.copyfile(default_source() / WEIGHTS_FILE, work / PUBLISHED)
     pairs = translated_goals()
     extend_vocabulary(default_source() / "tokenizer.json", [pair["text"] for pair in pairs], work / "tokenizer.json")
     tokens = Tokens(work / "tokenizer.json")
