@@ -63,3 +63,9 @@ def test_document_and_expansion_as_one_text() -> None:
     assert with_expansion(document, "") == document
     assert split_expansion(document) == (document, "")
     assert split_expansion(with_expansion(document, "erase\nit")) == (document, "erase\nit")
+
+
+def test_a_text_may_hold_a_line_separator(tmp_path: Path) -> None:
+    path = tmp_path / "expansions.jsonl"
+    path.write_text('{"id": "a/b", "for": "one\u2028two"}\n', encoding="utf-8")
+    assert "one" in read_expansions(path)["a/b"].purpose

@@ -72,7 +72,7 @@ def read_expansions(path: str | Path) -> dict[str, Expansion]:
     Raises BadSource, which names the line, where the file cannot be read.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")  # a text may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise BadSource(
             f"{path} cannot be read as expansions ({error}); write them with: toolscout synth --expand"
