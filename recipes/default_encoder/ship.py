@@ -19,10 +19,11 @@ from toolscout.models.encoders.onnx_encoder import (
     TABLE_FILE,
     TOKENIZER_FILE,
     Encoder,
+    fingerprint_of,
 )
 from toolscout.models.encoders.sentence_config import CONFIG_FILE
 from toolscout.models.encoders.source_folder import WEIGHTS_FILE
-from toolscout.models.rerankers.cross_encoder import CrossEncoder
+from toolscout.models.rerankers.cross_encoder import SHORT_KEY, CrossEncoder
 from toolscout.models.rerankers.export import export_cross_encoder
 from toolscout.models.rerankers.opening import OPTIONS_KEY
 from toolscout.models.safetensors import read_safetensors
@@ -51,6 +52,8 @@ def ship_encoder(work: Path, out: Path) -> Encoder:
     exported = export(source_folder(work, "averaged"), work / "exported", request_encoder=small)
     card = json.loads((exported / CARD_FILE).read_text())
     card |= {"name": NAME, "source": "all-MiniLM-L6-v2, trained by recipes/default_encoder", "licence": "Apache-2.0"}
+    card["short_documents"] = True  # as texts.py made them
+    card["fingerprint"] = fingerprint_of(card)
     (exported / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
     out.mkdir(exist_ok=True)
     for name in (MODEL_FILE, REQUEST_FILE, TABLE_FILE, TOKENIZER_FILE, CARD_FILE):
@@ -66,7 +69,7 @@ def ship_reranker(work: Path, out: Path) -> CrossEncoder:
     """Export the cross-encoder, with the options that it was measured with; it shares the encoder's tokeniser."""
     source = cross_encoder_folder(work, CROSS_ENCODER)
     export_cross_encoder(source, out, "int8", max_tokens=PAIR_TOKENS, share_tokenizer=True)
-    config = json.loads((out / CONFIG_FILE).read_text()) | {OPTIONS_KEY: RERANKING}
+    config = json.loads((out / CONFIG_FILE).read_text()) | {OPTIONS_KEY: RERANKING, SHORT_KEY: True}
     (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
     return CrossEncoder(out)
 

@@ -25,6 +25,7 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.models.encoders.export import default_source
+from toolscout.models.encoders.short_documents import without_repeats
 from toolscout.models.encoders.source_folder import WEIGHTS_FILE
 from toolscout.synth.inputs import SynthSource
 
@@ -89,7 +90,7 @@ class Tokens:
     def add(self, arrays: Arrays, name: str, data: Dataset, splits: Mapping[str, str]) -> None:
         """Add a set's documents and requests; `splits` maps the names of splits to those in the file."""
         arrays[f"{name}/documents"], arrays[f"{name}/documents_ends"] = self.of(
-            (tool.document() for tool in data.tools), DOCUMENT_TOKENS
+            (without_repeats(tool.document()) for tool in data.tools), DOCUMENT_TOKENS
         )
         row_of = {tool.id: row for row, tool in enumerate(data.tools)}
         for split, saved_as in splits.items():
@@ -174,7 +175,7 @@ def _add_written(tokens: Tokens, arrays: Arrays, work: Path, name: str) -> None:
     rows = [(text, gold) for text, gold in rows if gold]
     key = f"written-{name}"
     arrays[f"{key}/documents"], arrays[f"{key}/documents_ends"] = tokens.of(
-        (tool.document() for tool in tools), DOCUMENT_TOKENS
+        (without_repeats(tool.document()) for tool in tools), DOCUMENT_TOKENS
     )
     arrays[f"{key}/train/requests"], arrays[f"{key}/train/requests_ends"] = tokens.of(
         (text for text, _ in rows), REQUEST_TOKENS

@@ -17,6 +17,7 @@ from tokenizers import Encoding, Tokenizer
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, BadVector
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.encoders.short_documents import without_repeats
 
 # Text has more than one token per this many characters; the rest of a long text is cut off before it is tokenised.
 CHARS_PER_TOKEN = 12
@@ -45,6 +46,7 @@ class LocalEncoder(TextEncoder):
     document_tokens: int
     request_prompt: str = ""
     document_prompt: str = ""
+    short_documents: bool = False
     threads: int
     _tokenizer: Tokenizer
 
@@ -106,7 +108,8 @@ class LocalEncoder(TextEncoder):
         return self._request_vector_of(self._tokens(self.request_prompt + text, self.request_tokens), 1)
 
     def _encode_document(self, text: str) -> Vectors:
-        return self._vector_of(self._tokens(self.document_prompt + text, self.document_tokens), 1)
+        shown = without_repeats(text) if self.short_documents else text
+        return self._vector_of(self._tokens(self.document_prompt + shown, self.document_tokens), 1)
 
     def _stream(self, texts: Sequence[str], encode: Callable[[str], Vectors]) -> Iterator[Batch]:
         def work(start: int) -> Batch:

@@ -35,7 +35,7 @@ _RULES = 1
 # How many tokens a text may have, where the card does not say.
 _BERT_POSITIONS = 512
 # What a card need not have; part of the fingerprint where it is there.
-_OPTIONAL = ("request_prompt", "document_prompt", "dimensions")
+_OPTIONAL = ("request_prompt", "document_prompt", "dimensions", "short_documents")
 
 
 class LoadedModel:
@@ -123,6 +123,7 @@ class Encoder(LocalEncoder):
         self.document_tokens: int = card["document_tokens"]
         self.request_prompt: str = card.get("request_prompt", "")
         self.document_prompt: str = card.get("document_prompt", "")
+        self.short_documents: bool = card.get("short_documents", False)
         self.threads = threads
         self.pooling: str = card.get("pooling", "mean")
         self.file: str = card.get("file", MODEL_FILE)

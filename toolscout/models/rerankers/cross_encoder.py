@@ -23,15 +23,17 @@ from toolscout.models.encoders.local import CHARS_PER_TOKEN
 from toolscout.models.encoders.onnx_encoder import package_folder
 from toolscout.models.encoders.onnx_file import read_weights
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object
+from toolscout.models.encoders.short_documents import without_repeats
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 from toolscout.models.rerankers.base import Reranker, run_until
 
 # The version of how this file cuts and feeds texts; part of every fingerprint.
 _RULES = 1
 TOKENIZER_FILE = "tokenizer.json"
-# What config.json of an exported folder may say besides: how many tokens of a pair are read, and the sha256 of the
-# tokeniser, where that is not in the folder because it is the one of the package's encoder.
-MAX_TOKENS_KEY, TOKENIZER_KEY = "max_tokens", "tokenizer_sha256"
+# What config.json of an exported folder may say besides: how many tokens of a pair are read, whether documents are read
+# without what they say twice, and the sha256 of the tokeniser, where that is not in the folder because it is the one of
+# the package's encoder.
+MAX_TOKENS_KEY, SHORT_KEY, TOKENIZER_KEY = "max_tokens", "short_documents", "tokenizer_sha256"
 _USUAL_TOKENS = 256
 _GRAPHS = ("model.onnx", "onnx/model.onnx", "model*.onnx", "onnx/model*.onnx")
 _TYPES: Mapping[str, type[Any]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
@@ -83,6 +85,7 @@ class CrossEncoder(Reranker):
         self._first_position = (padding if isinstance(padding, int) else 1) + 1 if shifted else 0
         said = config.get(MAX_TOKENS_KEY)
         usual = said if isinstance(said, int) and said >= _FEWEST_TOKENS else _USUAL_TOKENS
+        self._short = config.get(SHORT_KEY) is True
         self._limit = min([settings.max_tokens or usual, *_limits(folder, config, self._first_position)])
         self._session = _session(self._graph)
         self._types = {one.name: _dtype(self._graph, one) for one in self._session.get_inputs()}
@@ -97,7 +100,8 @@ class CrossEncoder(Reranker):
         for path in (self._graph, self._tokenizer_file):
             with path.open("rb") as file:
                 digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-        return hashlib.sha256(json.dumps([_RULES, *digests, self._limit]).encode()).hexdigest()[:32]
+        rules = [_RULES, SHORT_KEY] if self._short else [_RULES]
+        return hashlib.sha256(json.dumps([*rules, *digests, self._limit]).encode()).hexdigest()[:32]
 
     @cached_property
     def parameters(self) -> int:  # type: ignore[override]
@@ -145,6 +149,7 @@ class CrossEncoder(Reranker):
 
     def _feed(self, request: str, document: str) -> dict[str, NDArray[Any]]:
         """The inputs of one pair, as the graph declares them."""
+        document = without_repeats(document) if self._short else document
         most = self._limit * CHARS_PER_TOKEN
         # Lone surrogates are replaced, because the tokeniser would refuse the whole text.
         first, second = (text[:most].encode(errors="replace").decode() for text in (request, document))
