@@ -150,10 +150,17 @@ def extend_vocabulary(source: Path, texts: Iterable[str], out: Path) -> int:
     return len(found)
 
 
+def _data() -> Path:
+    folder = os.environ.get("TOOLSCOUT_DATA")
+    if not folder:
+        raise SystemExit("name the folder of datasets: TOOLSCOUT_DATA")
+    return Path(folder)
+
+
 def catalogue(name: str) -> list[Tool]:
     """The tools that requests are written for, without those whose description says nothing."""
     file, every = WRITTEN[name]
-    path = Path(os.environ["TOOLSCOUT_DATA"]) / file
+    path = _data() / file
     if not file.endswith(".gz"):
         return list(SynthSource.open(name).tools)
     found: dict[str, Tool] = {}
@@ -186,7 +193,7 @@ def _add_written(tokens: Tokens, arrays: Arrays, work: Path, name: str) -> None:
 
 def translated_goals() -> list[dict[str, str]]:
     """The pairs of tldr-parallel whose program stands in tldr."""
-    path = Path(os.environ["TOOLSCOUT_DATA"]) / "tldr-parallel" / "pairs.jsonl.gz"
+    path = _data() / "tldr-parallel" / "pairs.jsonl.gz"
     known = {tool.id for tool in Dataset.load(find_dataset("tldr"), ["dev"]).tools}
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]

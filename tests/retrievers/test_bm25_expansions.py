@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.toys import catalogue
-from toolscout.core.answer import Allowed
+from toolscout.core.answer import Allowed, MatchedWords
 from toolscout.core.scope import Scope
 from toolscout.core.tool import Listing, Tool, text_digest
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
@@ -55,7 +55,8 @@ def test_reasons_name_no_word_of_an_expansion() -> None:
     made = index(listing(RM, "erase my pictures"))
     ranking = made.rank(["erase directory pictures"], 5)[0]
     ((reason,),) = made.explain(ranking, [RM.id])
-    assert getattr(reason, "words") == ("directory",)  # noqa: B009
+    assert isinstance(reason, MatchedWords)
+    assert reason.words == ("directory",)
     assert made.explain(made.rank(["erase"], 5)[0], [RM.id]) == [()]
 
 

@@ -9,7 +9,7 @@ import typer
 
 from toolscout.cli import output
 from toolscout.cli.common import plural
-from toolscout.cli.round_trip import encoder_here, judge_of
+from toolscout.cli.written_texts import encoder_here, judge_of, print_counts
 
 if TYPE_CHECKING:
     from toolscout.llm.options import EndpointOptions
@@ -77,14 +77,7 @@ def write(
 
 
 def _print(made: WrittenExpansions, out: Path) -> None:
-    table = output.table("expansions", "")
-    table.columns[1].justify = "right"
-    table.add_row("written", f"{len(made.expansions):,}")
-    for why, count in made.dropped.items():
-        table.add_row(f"left out: {why}", f"{count:,}")
-    output.stdout().print(table)
-    if made.problem:
-        output.note(f"the model gave no answer to some: {made.problem}")
+    print_counts("expansions", {"written": len(made.expansions)}, made.dropped, made.problem)
     for tool_id in list(made.expansions)[:: max(1, len(made.expansions) // _SHOWN)][:_SHOWN]:
         one = made.expansions[tool_id]
         output.note(f"{tool_id}: {'; '.join(filter(None, (one.purpose, one.when)))}", label="sample")

@@ -10,7 +10,7 @@ import typer
 from toolscout.cli import output
 from toolscout.cli.common import check_model, plural
 from toolscout.cli.expand import write as write_expansions
-from toolscout.cli.round_trip import encoder_here, judge_of
+from toolscout.cli.written_texts import encoder_here, judge_of, print_counts
 
 if TYPE_CHECKING:
     from toolscout.retrievers.base import FitReport
@@ -186,14 +186,7 @@ def synth_train(
 
 
 def _print(made: SyntheticDataset, real: str, out: Path) -> None:
-    table = output.table("written requests", "")
-    table.columns[1].justify = "right"
-    table.add_row("kept", f"{len(made.requests):,}")
-    for why, count in made.dropped.items():
-        table.add_row(f"left out: {why}", f"{count:,}")
-    output.stdout().print(table)
-    if made.problem:
-        output.note(f"the model gave no answer to some: {made.problem}")
+    print_counts("written requests", {"kept": len(made.requests)}, made.dropped, made.problem)
     served = {one.tools[0] for one in made.requests}
     if len(served) < made.wanted:
         output.note(f"{plural(made.wanted - len(served), 'tool')} of {made.wanted:,} got no request; see --no-filter")

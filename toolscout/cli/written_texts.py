@@ -1,8 +1,8 @@
-"""The round trip of synth: the retriever that has to find a tool again by what was written for it."""
+"""What the commands that have texts written share: the retriever that has to find a tool again, and the counts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from toolscout.cli import output
@@ -41,3 +41,14 @@ def judge_of(name: str, tools: Sequence[Tool], report: output.Report | None) -> 
         rows = tool_vectors(tools, encoder, progress=report)
         opened.add(tools, {tool.digest(): row for tool, row in zip(tools, rows, strict=True)})
     return opened, seen_by(name, opened)
+
+
+def print_counts(title: str, kept: Mapping[str, int], dropped: Mapping[str, int], problem: str) -> None:
+    """Print how many texts were kept and dropped, and why the model gave no answer, if it gave none to some."""
+    table = output.table(title, "")
+    table.columns[1].justify = "right"
+    for what, count in ({**kept} | {f"left out: {why}": count for why, count in dropped.items()}).items():
+        table.add_row(what, f"{count:,}")
+    output.stdout().print(table)
+    if problem:
+        output.note(f"the model gave no answer to some: {problem}")
