@@ -18,8 +18,10 @@ from the OpenAPI document that a server gives at `/openapi.json`; a test fails w
 - **Keys** go in `Authorization: Bearer ts_…`, `X-API-Key` or `X-Toolscout-Key`.
 - **Search** answers as `Scout.search` does. With `format` and `budget` (tokens) the answer also has `tools`, ready to
   send, and `names`, which lead back to ids. `namespace` narrows it.
-- **Scores** (`hits[].score`) are the method's own numbers, comparable only within one answer. `need` and `fit` mean
-  something beside their thresholds alone ([tool need and catalogue fit](../verdicts.md)).
+- **Scores** (`hits[].score`) are the method's own numbers, comparable only within one answer. `use` is a
+  probability; `need` and `fit` are none ([the verdict](../verdicts.md)).
+- **Levels**: `level` says how sure the verdict must be before tools are offered. The answer repeats it as
+  `verdict_level`; its `level`, which is there with `format`, says how full the schemas are.
 - **Batches**: `"requests": […]` (up to 32) instead of `"request"`, answered as `{"answers": […]}`.
 - **Adds**: on return every tool is found. Up to 64 tools are embedded by then; of more, the words are searched at
   once and the vectors follow. With `Accept: application/x-ndjson` the answer is one line for each step, the outcome

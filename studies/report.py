@@ -24,6 +24,7 @@ from studies import (
     need_report,
     rewriting_report,
     synthetic_report,
+    verdict_report,
 )
 from studies.running import RESULTS
 from studies.study_rows import StudyRows
@@ -40,6 +41,7 @@ Made by `{_MAKER}` from the rows beside it: our own investigations, each made by
 """
 _SECTIONS = (
     need_report.section,
+    verdict_report.section,
     languages_report.section,
     document_length_report.section,
     expansion_report.section,

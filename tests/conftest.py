@@ -6,9 +6,12 @@ import ipaddress
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.toys import Poems
 
 
 def _stay_on_this_machine(event: str, details: tuple[Any, ...]) -> None:
@@ -52,3 +55,13 @@ def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return export(out=tmp_path_factory.mktemp("encoders") / "int8")
     except MissingEncoder as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def poems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Poems:
+    """The toy encoder whose head says that poems need no tool, in place of the default encoder."""
+    from tests.toys import Poems
+
+    toy = Poems(tmp_path / "encoder")
+    monkeypatch.setattr("toolscout.retrievers.dense.Encoder.load", lambda folder=None: toy)
+    return toy

@@ -6,14 +6,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.toys import HashedWords, catalogue
+from tests.toys import Poems, catalogue
 from toolscout import Example, Scout, Tool
 from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.errors import BadRequest, MissingEncoder
-from toolscout.models.need_head import NeedHead
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.search.catalogue_fit import FitOptions
@@ -29,23 +27,6 @@ def no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MissingEncoder("run: toolscout encoder export")
 
     monkeypatch.setattr("toolscout.retrievers.dense.Encoder.load", missing)
-
-
-class Poems(HashedWords):
-    """The toy encoder with a head beside it: whatever has the word "poem" in it needs no tool."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-        poem, nothing = self.encode_request("poem"), np.zeros(1, dtype=np.float32)
-        NeedHead(poem[None], nothing, np.array([-20], dtype=np.float32), 3.0, 1.0, 0.0, self.fingerprint).save(folder)
-
-
-@pytest.fixture
-def poems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Poems:
-    toy = Poems(tmp_path / "encoder")
-    monkeypatch.setattr("toolscout.retrievers.dense.Encoder.load", lambda folder=None: toy)
-    return toy
 
 
 def test_three_verdicts(tmp_path: Path, poems: Poems) -> None:

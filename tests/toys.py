@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from toolscout.core.answer import Example
 from toolscout.core.tool import Tool
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.need_head import NeedHead
 
 WORDS = "create list search get delete issue event mail file user order weather map price note report".split()
 
@@ -45,6 +46,16 @@ class HashedWords(TextEncoder):
             positions = np.arange(max(0, start - 64), start)
             self.encoded += len(positions)
             yield positions, self.encode([texts[i] for i in positions])
+
+
+class Poems(HashedWords):
+    """The toy encoder with a head beside it: whatever has the word "poem" in it needs no tool."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        poem, nothing = self.encode_request("poem"), np.zeros(1, dtype=np.float32)
+        NeedHead(poem[None], nothing, np.array([-20], dtype=np.float32), 3.0, 1.0, 0.0, self.fingerprint).save(folder)
 
 
 def catalogue(count: int, seed: int = 0) -> list[Tool]:

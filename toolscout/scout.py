@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypedDict, TypeVar
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core import vendor_formats
-from toolscout.core.answer import Allowed, Answer, Example, Verdict
+from toolscout.core.answer import Allowed, Answer, Example, Level
 from toolscout.core.expansion import Expansion, read_expansions
 from toolscout.core.garbage import collector_paused
 from toolscout.core.scope import Endpoints, Scope
@@ -35,6 +35,14 @@ from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, counted, reported
 from toolscout.search.tool_need import NeedOptions
+from toolscout.search.verdict import (
+    DEFAULT_LEVEL,
+    Judgement,
+    checked_level,
+    evidence_of,
+    judge,
+    thresholds_verdict,
+)
 from toolscout.stores.base import AddReport, ExpansionReport, Store, UsedEncoder
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -65,6 +73,15 @@ class Added:
     expansions: ExpansionReport | None = None
 
 
+class _SearchOptions(TypedDict):
+    """The keyword arguments of `Scout.search`."""
+
+    tenant: str
+    endpoints: Endpoints
+    level: Level | None
+    needed: bool
+
+
 class _Switch(NamedTuple):
     """A change of encoders that is not complete: the new one, its name, and how an index is built with an encoder."""
 
@@ -82,11 +99,12 @@ class Scout:
         retriever: Retriever,
         fit_options: FitOptions | None = None,
         need_options: NeedOptions | None = None,
+        level: Level | None = None,
     ) -> None:
         """Take a store and an empty retriever; Scout.open makes both."""
         self.store = store
-        self._fit_options = fit_options
-        self.need_options = need_options or NeedOptions()
+        self._fit_options, self._need_options = fit_options, need_options
+        self._level = None if level is None else checked_level(level)
         self._index = LiveIndex(store, retriever)
         self._switch: _Switch | None = None
         self._encoder_name: str | None = None
@@ -108,6 +126,35 @@ class Scout:
         self._fit_options = options
 
     @property
+    def need_options(self) -> NeedOptions:
+        """How tool need is compared with its threshold: as was set, else the defaults of NeedOptions."""
+        return self._need_options or NeedOptions()
+
+    @need_options.setter
+    def need_options(self, options: NeedOptions) -> None:
+        self._need_options = options
+
+    @property
+    def level(self) -> Level | None:
+        """How sure the verdict must be before tools are offered: lenient, balanced or strict.
+
+        None where `fit_options` or `need_options` were set and no level was: then their thresholds decide.
+        """
+        own = self._fit_options is not None or self._need_options is not None
+        return self._level or (None if own else DEFAULT_LEVEL)
+
+    @level.setter
+    def level(self, level: Level | None) -> None:
+        self._level = None if level is None else checked_level(level)
+
+    def use_threshold(self, level: Level, need_known: bool = True) -> float:
+        """The probability of "use" (`Answer.use`) from which on a level offers tools.
+
+        `need_known`: False for answers without `need`, and for those of `search(…, needed=True)`.
+        """
+        return self._index.verdict_model.threshold(checked_level(level), need_known)
+
+    @property
     def retriever(self) -> Retriever:
         """The retriever that answers."""
         return self._index.retriever
@@ -122,6 +169,7 @@ class Scout:
         *,
         encoder: EncoderName = None,
         durable: bool | None = None,
+        level: Level | None = None,
     ) -> Self:
         """Open a catalogue, made where it is not there yet. `retriever`: a method's name, a model folder, or an object.
 
@@ -131,16 +179,19 @@ class Scout:
         $TOOLSCOUT_ENCODER says, else the one that the tools were embedded with, else that of the package. Until all
         tools are embedded with another encoder than before (see `embed`), the one before answers. `durable`: what is
         committed survives a loss of power, at the price of a sync for each commit; None: as $TOOLSCOUT_DURABLE says,
-        else False.
+        else False. `level`: how sure the verdict must be before tools are offered (lenient, balanced or strict); None:
+        balanced, or the thresholds of `fit_options` and `need_options` where one of them is given.
         """
+        if level is not None:
+            checked_level(level)
         store = SqliteStore(path, durable=durable)
         try:
             choice = choose(store, encoder)
             if isinstance(retriever, Retriever):
-                scout = cls(store, retriever, fit_options, need_options)
+                scout = cls(store, retriever, fit_options, need_options, level)
                 scout._apply_choice(choice, strict=encoder is not None)
             elif isinstance(retriever, str | Path) and _is_model(retriever):
-                scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
+                scout = cls(store, load_model(Path(retriever)), fit_options, need_options, level)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
                 scout._apply_choice(choice, strict=encoder is not None)
                 scout._index.assign_ids(Path(path), Path(retriever))
@@ -148,7 +199,7 @@ class Scout:
                 make = method(str(retriever)) if isinstance(retriever, str | Path) else retriever
                 build = partial(_kept_index, store, Path(path), make)
                 index = build(choice.encoder)
-                scout = cls(store, index.retriever, fit_options, need_options)
+                scout = cls(store, index.retriever, fit_options, need_options, level)
                 scout._index, scout._encoder_name = index, choice.name
                 scout._begin_switch(choice, build)
             scout.refresh()
@@ -341,14 +392,20 @@ class Scout:
         *,
         tenant: str = "",
         endpoints: Endpoints = "ask",
+        level: Level | None = None,
+        needed: bool = False,
     ) -> Answer:
         """The tools for a request. `allowed`: what the caller may see, or the principal the store knows it by.
 
         `k`: at most so many; "auto" as many as the model says are needed, for models trained to say so. `tenant`: whose
         feedback is heard besides everybody's. `endpoints`: whether language models behind a URL are skipped, asked
-        within their time, or waited for. BadRequest where the request is empty or k is neither.
+        within their time, or waited for. `level`: how sure the verdict must be before tools are offered (lenient,
+        balanced or strict); None: `self.level`. `needed`: True where the caller knows that a tool is needed, as a model
+        does that searches for one; the verdict is then "use" or "nothing_fits". Raises BadRequest for an empty request
+        and for a k or a level that is none.
         """
-        return self.search_many([text], k, allowed, tenant=tenant, endpoints=endpoints)[0]
+        about: _SearchOptions = {"tenant": tenant, "endpoints": endpoints, "level": level, "needed": needed}
+        return self.search_many([text], k, allowed, **about)[0]
 
     def search_many(
         self,
@@ -358,13 +415,17 @@ class Scout:
         *,
         tenant: str = "",
         endpoints: Endpoints = "ask",
+        level: Level | None = None,
+        needed: bool = False,
     ) -> list[Answer]:
         """An answer for each request, as `search` gives it; ranked together, which is faster where a model is large."""
         requests = list(map(checked_request, texts))
+        chosen = self.level if level is None else checked_level(level)
         self.refresh(wait=False)
         index = self._index  # one and the same for the whole search
         scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
-        answers = [self._answer(index, one, scope) for one in find(index.retriever, requests, k, scope)]
+        found = find(index.retriever, requests, k, scope)
+        answers = [self._answer(index, one, scope, chosen, needed) for one in found]
         return [_noted(one, text) for one, text in zip(answers, texts, strict=True)]
 
     # The same for coroutines.
@@ -377,13 +438,16 @@ class Scout:
         *,
         tenant: str = "",
         endpoints: Endpoints = "ask",
+        level: Level | None = None,
+        needed: bool = False,
     ) -> Answer:
         """As search, for coroutines on asyncio: the event loop goes on meanwhile.
 
         A few threads of this Scout search at a time and further requests wait. A task that is cancelled returns at
         once; a request that waited is then never searched.
         """
-        return await self.arun(self.search, text, k, allowed, tenant=tenant, endpoints=endpoints)
+        about: _SearchOptions = {"tenant": tenant, "endpoints": endpoints, "level": level, "needed": needed}
+        return await self.arun(self.search, text, k, allowed, **about)
 
     async def aadd(
         self,
@@ -421,28 +485,31 @@ class Scout:
         """Run short work that uses this Scout, such as a search and what is made of it, where asearch searches."""
         return await self._searchers.run(partial(work, *args, **kwargs))
 
-    def _answer(self, index: LiveIndex, found: SearchResult, scope: Scope) -> Answer:
+    def _answer(self, index: LiveIndex, found: SearchResult, scope: Scope, level: Level | None, needed: bool) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
-        needed = index.need_estimator.need_of(ranking, found.hits, self.need_options)
+        need = index.need_estimator.need_of(ranking, found.hits, self.need_options)
         baseline = index.baseline.baseline(permitted, index.count(permitted))
         fit_options = self._fit_options or index.fit_options
-        likely = catalogue_fit_of(found.hits, fit_options, baseline)
-        language = index.need_estimator.unknown_language(ranking) if needed is None else ""
+        fit = catalogue_fit_of(found.hits, fit_options, baseline)
+        language = index.need_estimator.unknown_language(ranking) if need is None else ""
         considered = tuple(found.hits[: found.count])
-        verdict: Verdict = "use"
-        if needed is not None and needed < self.need_options.threshold:
-            verdict = "no_tool_needed"
-        elif not considered or likely < fit_options.threshold:
-            verdict = "nothing_fits"
+        counted = None if needed else need
+        judged = Judgement(thresholds_verdict(counted, fit, bool(considered), self.need_options, fit_options))
+        if level is not None and considered:
+            about = (counted, baseline, index.count(permitted), fit_options)
+            evidence = evidence_of(found.hits, *about, reranked=index.knows_reranker)
+            judged = judge(index.verdict_model, evidence, found.hits, level, judged.verdict)
         return Answer(
             request=ranking.request,
-            verdict=verdict,
-            hits=considered if verdict == "use" else (),
+            verdict=judged.verdict,
+            hits=considered if judged.verdict == "use" else (),
             considered=considered,
             searched=index.count(permitted),
             version=index.version,
-            need=needed,
-            fit=likely,
+            need=need,
+            fit=fit,
+            use=judged.probability,
+            verdict_level=judged.level,
             words_only=index.words_only(permitted),
             notes=(*index.notes(permitted), *self._notes(), *([language] if language else []), *ranking.notes),
             asked=ranking.queries,

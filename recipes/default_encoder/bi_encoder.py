@@ -1,4 +1,4 @@
-"""Trains the encoder: requests near the documents of their tools, translated goals near the English ones."""
+"""Trains the encoder: requests near the documents of their tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from recipes.default_encoder.network import (
     DEVICE,
-    Texts,
     TokenisedSet,
     draw_order,
     embed,
@@ -28,7 +27,7 @@ class EncoderTraining:
 
     documents: how many documents compete in a step, the gold ones of all its requests among them.
     misses: near misses of each request, of which one competes in a step; 0 for none.
-    distilled: the weight of the cross-encoder's opinion. translated: that of translated goals.
+    distilled: the weight of the cross-encoder's opinion.
     """
 
     steps: int
@@ -38,9 +37,6 @@ class EncoderTraining:
     misses: int = 30
     distilled: float = 1.0
     lists: int = 32
-    translated: float = 2.0
-    translations: int = 256
-    ranked: float = 0.0
     seed: int = 0
 
 
@@ -53,20 +49,11 @@ class ScoredLists:
     scores: Tensor  # [n, list]
 
 
-@dataclass(frozen=True)
-class Translations:
-    """Translated goals, and for each the English one."""
-
-    texts: Texts
-    english: Texts
-
-
 def train_encoder(
     network: Any,
     sets: Sequence[TokenisedSet],
     settings: EncoderTraining,
     scored: Mapping[str, ScoredLists] | None = None,
-    translations: Translations | None = None,
 ) -> float:
     """Train a network in place; returns the last loss.
 
@@ -90,16 +77,11 @@ def train_encoder(
             drawn = torch.randint(len(lists.requests), (settings.lists,), device=DEVICE)
             short.append((data.requests, lists.requests[drawn]))
             long.append((data.documents, lists.documents[drawn].reshape(-1)))
-        if translations:
-            goals = torch.randint(len(translations.texts), (settings.translations,), device=DEVICE)
-            short += [(translations.texts, goals), (translations.english, goals)]
         asked, told = list(embed(network, *short)), list(embed(network, *long))
         wanted = (data.gold[rows][:, None, :] == competing[None, :, None]).any(2).float()
-        loss = _misjudged(asked[0] @ told[0].T, wanted, scale, bias, settings.ranked)
+        loss = _misjudged(asked[0] @ told[0].T, wanted, scale, bias)
         if lists:
             loss = loss + settings.distilled * _disagreement(asked[1], told[1], lists.scores[drawn], scale.detach())
-        if translations:
-            loss = loss + settings.translated * _mistranslated(asked[-2], asked[-1].detach(), scale.detach())
         learning.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -121,12 +103,10 @@ def _competing(data: TokenisedSet, rows: Tensor, misses: Tensor | None, most: in
     return kept
 
 
-def _misjudged(similar: Tensor, wanted: Tensor, scale: Tensor, bias: Tensor, ranked: float) -> Tensor:
-    """Sigmoid loss of every pair, and softmax loss of each request's documents with a weight."""
+def _misjudged(similar: Tensor, wanted: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Sigmoid loss of every pair."""
     judged = functional.binary_cross_entropy_with_logits(similar * scale + bias, wanted, reduction="sum")
-    likely = functional.log_softmax(similar * 20, 1)
-    misranked = (-(wanted * likely).sum(1) / wanted.sum(1).clamp(min=1)).mean()
-    return judged / len(similar) + ranked * misranked
+    return judged / len(similar)
 
 
 def _disagreement(asked: Tensor, told: Tensor, scores: Tensor, scale: Tensor) -> Tensor:
@@ -134,10 +114,3 @@ def _disagreement(asked: Tensor, told: Tensor, scores: Tensor, scale: Tensor) ->
     similar = (asked[:, None] * told.view(len(asked), -1, asked.shape[1])).sum(-1)
     ours, theirs = functional.log_softmax(similar * scale, 1), functional.log_softmax(scores, 1)
     return functional.kl_div(ours, theirs, log_target=True, reduction="batchmean")
-
-
-def _mistranslated(translated: Tensor, english: Tensor, scale: Tensor) -> Tensor:
-    """How far translated goals are from the vectors of their own English ones, and how near to others."""
-    similar = translated @ english.T
-    away = (1 - similar.diagonal()).mean()
-    return away + 0.2 * functional.cross_entropy(similar * scale, torch.arange(len(similar), device=DEVICE))

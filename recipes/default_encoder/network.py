@@ -36,16 +36,13 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     save_file({name: tensor.detach().half().cpu().contiguous() for name, tensor in weights.items()}, str(path))
 
 
-def with_new_tokens(weights: Weights, trained: Weights | None = None) -> Weights:
-    """Weights with other vectors in the places that BERT left unused.
-
-    Those of other weights, where the new tokens have been trained; else drawn near the mean of all tokens.
-    """
+def with_new_tokens(weights: Weights) -> Weights:
+    """Weights with vectors near the mean of all tokens in the places that BERT left unused."""
     name = "embeddings.word_embeddings.weight"
     table = weights[name].clone()
     places = torch.tensor([*range(1, 100), *range(104, 999)])
     drawn = torch.randn((len(places), table.shape[1]), generator=torch.Generator().manual_seed(0))
-    table[places] = table.mean(0) + 0.5 * table.std(0) * drawn if trained is None else trained[name][places]
+    table[places] = table.mean(0) + 0.5 * table.std(0) * drawn
     return weights | {name: table}
 
 

@@ -31,6 +31,7 @@ from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
 PACKAGE = Path(__file__).resolve().parents[2] / "toolscout"
 NAME = "toolscout-minilm-3"
+ENCODER = "languages"
 REQUEST_ENCODER = "fast3"
 CROSS_ENCODER = "cross3"
 PAIR_TOKENS = 128  # as in cross_encoder.py
@@ -49,7 +50,7 @@ def ship(work: Path) -> None:
 def ship_encoder(work: Path, out: Path) -> Encoder:
     """Export the encoder, with a network of requests where one was trained; files of the one before do not stay."""
     small = source_folder(work, REQUEST_ENCODER) if weights_file(work, REQUEST_ENCODER).exists() else None
-    exported = export(source_folder(work, "averaged"), work / "exported", request_encoder=small)
+    exported = export(source_folder(work, ENCODER), work / "exported", request_encoder=small)
     card = json.loads((exported / CARD_FILE).read_text())
     card |= {"name": NAME, "source": "all-MiniLM-L6-v2, trained by recipes/default_encoder", "licence": "Apache-2.0"}
     card["short_documents"] = True  # as texts.py made them

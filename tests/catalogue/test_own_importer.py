@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,14 @@ def test_a_package_that_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.M
     lines = tmp_path / "t.jsonl"
     lines.write_text('{"name": "a"}')
     assert [tool.id for tool in catalogue.read(lines)] == ["t/a"]  # what the package has no part in works
+
+
+def test_the_installed_packages_are_looked_through_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That reads a file of every package: too slow for each tool that is added."""
+    read = []
+    found = metadata.entry_points
+    monkeypatch.setattr(metadata, "entry_points", lambda **chosen: (read.append(chosen), found(**chosen))[1])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for _ in range(3):
+        registry.available()
+    assert read == [{"group": registry.ENTRY_POINTS}]

@@ -54,6 +54,21 @@ def test_evaluate_prints_the_measures_and_appends_a_row(data: Path, tmp_path: Pa
     assert files == ["made-up.test.bm25.jsonl.gz", "made-up.test.bm25.names-0.0.jsonl.gz"]
 
 
+def test_verdicts_are_given_at_the_level_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLSCOUT_ENCODER")
+    out, rows = tmp_path / "rows.jsonl", []
+    for level in ("lenient", "strict"):
+        done = run("evaluate", "bundled", "--retriever", "dense", "--level", level, "--json", out)
+        assert done.exit_code == 0, done.output
+        rows.append(json.loads(out.read_text().splitlines()[-1]))
+    assert [row["variant"] for row in rows] == ["lenient", "strict"]
+    assert rows[1]["command"].endswith("--level strict")
+    lenient, strict = (row["metrics"] for row in rows)
+    assert strict["recall@5"] == lenient["recall@5"]
+    assert strict["fit_use"] < lenient["fit_use"]
+    assert strict["fit_nothing"] > lenient["fit_nothing"]
+
+
 def test_every_combination_is_run_and_shown_in_one_table(data: Path, tmp_path: Path) -> None:
     halves = dataset()
     qrels = halves.qrels["test"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -101,12 +102,31 @@ def test_search_says_that_no_tool_is_needed(telling: Run) -> None:
     talk = telling("search", POEM)
     assert talk.exit_code == 1
     assert talk.stdout.startswith("no tool needed · tool need 0.0")
-    assert " < 0.2 · catalogue fit " in talk.stdout
+    assert " · catalogue fit " in talk.stdout
+    assert re.search(r" · use 0\.\d+ < 0\.\d+ · ", " ".join(talk.stdout.split()))  # the default level has no name here
+    own = telling("search", POEM, "--need-threshold", "0.2")  # thresholds of one's own are shown where they decide
+    assert " < 0.2 · catalogue fit " in own.stdout
     assert "closest: weather/get_forecast" in talk.stdout
     assert telling("search", FITTING).stdout.startswith("use · tool need 0.")
     as_json = json.loads(telling("search", POEM, "--format", "json").stdout)
     assert (as_json["verdict"], as_json["hits"]) == ("no_tool_needed", [])
     assert json.loads(telling("search", POEM, "--format", "openai").stdout) == []
+
+
+def test_levels_of_a_search(telling: Run) -> None:
+    for level in ("lenient", "balanced", "strict"):
+        found = json.loads(telling("search", FITTING, "--level", level, "--format", "json").stdout)
+        assert found["verdict_level"] == level
+        assert 0 <= found["use"] <= 1
+        assert (f"({level})" in telling("search", POEM, "--level", level).stdout) == (level != "balanced")
+    wrong = telling("search", FITTING, "--level", "sloppy")
+    assert wrong.exit_code == 2
+    assert all(level in wrong.stderr for level in ("lenient", "balanced", "strict"))
+    both = telling("search", FITTING, "--level", "strict", "--need-threshold", "0.5")
+    assert both.exit_code == 2
+    assert "in place of a level" in " ".join(both.stderr.split())
+    for command in ("agent", "serve", "mcp"):
+        assert "--level" in telling(command, "--help").stdout
 
 
 def test_thresholds_of_a_search(telling: Run) -> None:

@@ -85,7 +85,7 @@ def run(work: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_every_stage_trains_what_the_next_one_reads(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stages = ("languages", "encoder", "cross", "distil", "average", "fast")
+    stages = ("encoder", "cross", "distil", "average", "languages", "fast")
     run(work, monkeypatch, *stages)
     said = capsys.readouterr().out
     titles = ("published", "encoder, seed 0", "cross6, weight 1", "cross3, weight 1", "fast3, requests alone")

@@ -38,7 +38,7 @@ def test_encoder_and_reranker_are_shipped(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ship, "PAIR_TOKENS", 24)
     monkeypatch.setattr(ship, "RERANKING", {"first": 7, "weight": 0.5})
     (tmp_path / "tokenizer.json").write_text(tiny_bert.tokenizer().to_str(pretty=True))  # not the published one
-    write(tmp_path / "averaged.safetensors", 2)
+    write(tmp_path / "languages.safetensors", 2)
     write(tmp_path / "fast3.safetensors", 1)
     write(tmp_path / "cross3.safetensors", 2, "bert.")
     out = tmp_path / "model"

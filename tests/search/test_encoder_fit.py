@@ -52,7 +52,8 @@ def test_an_encoder_is_fitted_from_texts_and_what_is_fitted_is_found_again(tmp_p
     assert options.similarity > 0
     assert 0 < options.threshold < 1
     assert report.folder.is_relative_to(tmp_path)
-    assert sorted(path.name for path in report.folder.iterdir()) == ["background.npz", "fit.json", "need.npz"]
+    files = ["background.npz", "fit.json", "need.npz", "verdict.json"]
+    assert sorted(path.name for path in report.folder.iterdir()) == files
 
 
 def test_an_encoder_that_tells_nothing_apart_is_refused() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.serving.http_app import TOOLS, Served, served
 from toolscout.core.permissions import Principal, new_key
+from toolscout.search.verdict import LEVELS
 from toolscout.serving.limits import ServeOptions
 from toolscout.serving.problems import MEDIA_TYPE
 
@@ -45,6 +46,19 @@ def test_a_batch_is_answered_one_by_one(server: Served) -> None:
     assert answers == [server.post("/search", {"request": text, "k": 1}).json() for text in asked]
     needs = server.post("/need", {"requests": asked}).json()["answers"]
     assert needs == [server.post("/need", {"request": text}).json() for text in asked]
+
+
+def test_a_search_has_a_level(server: Served) -> None:
+    usual = server.post("/search", {"request": LION}).json()
+    assert usual["verdict_level"] == "balanced"
+    found = [server.post("/search", {"request": LION, "level": level}).json() for level in LEVELS]
+    assert [one["verdict_level"] for one in found] == list(LEVELS)
+    assert {one["use"] for one in found} == {usual["use"]}
+    rendered = server.post("/search", {"request": LION, "level": "strict", "format": "mcp"}).json()
+    assert (rendered["verdict_level"], rendered["level"]) == ("strict", "full")
+    for wrong in ("sloppy", 3, ["strict"]):
+        told = is_problem(server.post("/search", {"request": LION, "level": wrong}), 422)
+        assert "lenient, balanced or strict" in told["detail"]
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "mcp"])

@@ -116,6 +116,18 @@ def test_a_tool_that_is_removed_while_it_is_found(
     assert [tool["id"] for tool in search(client, "send an email", k=2)["tools"]] == ["mail/search_email"]
 
 
+def test_the_level_is_chosen_on_the_page(client: TestClient, scout: Scout) -> None:
+    state = client.get("/page/state").json()
+    assert (state["level"], state["levels"]) == (scout.level, ["lenient", "balanced", "strict"])
+    answer = search(client, "send an email to the lion", level="strict")
+    if answer["verdict_level"] is not None:
+        assert answer["verdict_level"] == "strict"
+        assert answer["thresholds"]["use"] == scout.use_threshold("strict", answer["need"] is not None)
+    wrong = client.post("/page/search", json={"request": "send an email", "level": "sloppy"})
+    assert wrong.status_code == 422
+    assert "lenient, balanced or strict" in wrong.text
+
+
 def test_where_nothing_fits_the_agent_gets_nothing(client: TestClient) -> None:
     answer = search(client, "qwertyuiop")
     assert answer["verdict"] == "nothing_fits"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib import import_module, metadata
 from typing import cast
 
@@ -23,8 +25,14 @@ BUILT_IN = {
 
 def available() -> dict[str, metadata.EntryPoint | None]:
     """Return all importers by name: the built-in ones (None), then the entry points of other packages."""
-    points = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+    points = _entry_points(tuple(sys.path))
     return {**dict.fromkeys(BUILT_IN), **{point.name: point for point in points if point.name not in BUILT_IN}}
+
+
+@lru_cache(maxsize=1)
+def _entry_points(path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    """The entry points of the packages on `path`, by name; kept, since finding them reads a file of each package."""
+    return tuple(sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name))
 
 
 def importer(name: str) -> Importer:

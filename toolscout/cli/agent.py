@@ -16,6 +16,7 @@ from toolscout.cli.common import (
     NONE,
     AllowTargetOption,
     EncoderOption,
+    LevelOption,
     RequestArgument,
     RerankByDefaultOption,
     RetrieverOption,
@@ -66,6 +67,7 @@ def agent(
         ),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many calls.")] = 6,
+    level: LevelOption = None,
     thoughts: Annotated[bool, typer.Option("--thoughts/--no-thoughts", help="Let it think before it picks.")] = True,
     principal: Annotated[
         str | None, typer.Option("--as", metavar="PRINCIPAL", help="Use only what was granted to this principal.")
@@ -111,7 +113,7 @@ def agent(
     )
     options = AgentOptions(steps=1 if dry_run else steps, thoughts=thoughts)
     second = reranker_or_default(retriever, rerank)
-    with open_scout(ctx, store, retriever, encoder=encoder, rerank=second) as scout:
+    with open_scout(ctx, store, retriever, encoder=encoder, rerank=second, level=level) as scout:
         _check(scout, k, {"--header": calling.headers, "--env": calling.env, "--target": calling.targets})
         models = Models()
         models.keep(retriever or "", scout.retriever)

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from toolscout.cli import output
+from toolscout.core.answer import Level
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, StoreError, ToolscoutError
 
@@ -69,6 +70,14 @@ RerankOption = Annotated[
         "--rerank",
         metavar="default|FOLDER|URL|chat:MODEL|none",
         help="Have this reranker score the first 20 tools: --retriever rerank --option reranker=… over the retriever.",
+    ),
+]
+LevelOption = Annotated[
+    Level | None,
+    typer.Option(
+        "--level",
+        help="How sure the verdict must be before tools are offered: lenient offers them most often, strict least.",
+        show_default="balanced",
     ),
 ]
 RerankByDefaultOption = Annotated[
@@ -169,6 +178,7 @@ def open_scout(
     parts: Sequence[str] = (),
     encoder: str | None = None,
     rerank: str | None = None,
+    level: Level | None = None,
 ) -> Scout:
     """Open the catalogue with a search index, by the given retriever, its settings, parts, encoder and reranker.
 
@@ -177,7 +187,7 @@ def open_scout(
     path = existing_path(ctx, given)
     from toolscout.scout import Scout
 
-    return Scout.open(path, retriever_to_open(retriever, rerank, settings, parts), encoder=encoder)
+    return Scout.open(path, retriever_to_open(retriever, rerank, settings, parts), encoder=encoder, level=level)
 
 
 def retriever_to_open(

@@ -13,6 +13,7 @@ from toolscout.cli import compare, evaluate_output, output, serve
 from toolscout.cli.common import (
     NONE,
     EncoderOption,
+    LevelOption,
     LlmOption,
     ModelOption,
     PartsOption,
@@ -23,6 +24,7 @@ from toolscout.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from toolscout.core.answer import Level
     from toolscout.data.dataset import Dataset
     from toolscout.evaluation.evaluate import Evaluation
     from toolscout.evaluation.minimums import Minimum
@@ -48,7 +50,8 @@ def register(app: typer.Typer) -> None:
 class _Run:
     """One dataset, split and retriever to evaluate.
 
-    `split` is the name after mixing where prompts that need no tool are mixed in; `no_tool` is what --no-tool named.
+    `split` is the name after mixing where prompts that need no tool are mixed in. `no_tool` and `level` are what
+    --no-tool and --level named.
     """
 
     name: str
@@ -56,6 +59,7 @@ class _Run:
     split: str
     retriever: str
     no_tool: str = ""
+    level: Level | None = None
 
 
 def evaluate(
@@ -107,6 +111,7 @@ def evaluate(
             help='Mix in prompts that need no tool: a folder with prompts.jsonl, or the name of one; split "test".',
         ),
     ] = None,
+    level: LevelOption = None,
     drop_seen: Annotated[
         bool, typer.Option("--drop-seen", help="Leave out requests that a model has seen, instead of refusing.")
     ] = False,
@@ -138,7 +143,7 @@ def evaluate(
     names = [name for name in asked_for if name not in measured.MEASURES]
     if json is not None:
         row.check_writable(json)
-    runs = _planned(data, split or [], retrievers, no_tool_mix.read_mixture(no_tool) if no_tool else None)
+    runs = _planned(data, split or [], retrievers, no_tool_mix.read_mixture(no_tool) if no_tool else None, level)
     _check(runs, settings, part or [], drop_seen, encoder)
     done: list[Evaluation] = []
     try:
@@ -168,7 +173,11 @@ def _retrievers(
 
 
 def _planned(
-    data: Sequence[str], splits: Sequence[str], retrievers: Sequence[str], mixture: Mixture | None
+    data: Sequence[str],
+    splits: Sequence[str],
+    retrievers: Sequence[str],
+    mixture: Mixture | None,
+    level: Level | None,
 ) -> list[_Run]:
     """Return every combination of dataset, split and retriever. Each dataset is read once, before anything runs."""
     from toolscout.data.locate import find_split
@@ -183,7 +192,7 @@ def _planned(
         wanted.setdefault(folder.resolve(), (name, {}))[1].update(dict.fromkeys(chosen))
     words = mixture.words if mixture else ""
     return [
-        _Run(name, mixed, mixed_split, retriever, words)
+        _Run(name, mixed, mixed_split, retriever, words, level)
         for folder, (name, chosen) in wanted.items()
         for dataset in [run.load_splits(folder, list(chosen))]
         for split in chosen
@@ -238,7 +247,9 @@ def _evaluated(
                 one.no_tool,
                 parts,
                 encoder,
+                one.level,
             ),
+            level=one.level,
             measures=names,
             seen=run.seen_by(one.retriever, opened),
             drop_seen=drop_seen,

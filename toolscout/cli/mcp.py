@@ -18,6 +18,7 @@ from toolscout.cli.common import (
     WRONG,
     AllowTargetOption,
     EncoderOption,
+    LevelOption,
     RerankByDefaultOption,
     RetrieverOption,
     StoreOption,
@@ -74,6 +75,7 @@ def mcp(
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
     rerank: RerankByDefaultOption = None,
+    level: LevelOption = None,
 ) -> None:
     """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
     from toolscout.scout import Scout
@@ -95,7 +97,7 @@ def mcp(
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
-    with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder) as scout:
+    with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder, level=level) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))

@@ -15,6 +15,7 @@ from toolscout.cli import output
 from toolscout.cli.common import (
     NONE,
     EncoderOption,
+    LevelOption,
     LlmOption,
     ModelOption,
     PartsOption,
@@ -79,6 +80,7 @@ def search(
             metavar="TOKENS", min=1, help="Make the schemas fit: full, slim, signatures or names. Vendor formats only."
         ),
     ] = None,
+    level: LevelOption = None,
     # A test compares these defaults with NeedOptions and FitOptions: importing those here would slow every command.
     need_threshold: Annotated[
         float | None,
@@ -94,8 +96,10 @@ def search(
 ) -> None:
     """Find the tools for a request.
 
-    Tool need (does the request need a tool?) and catalogue fit (does a tool here serve it?) go from 0 to 1 and are
-    shown beside their thresholds; they are no probabilities. "of best" is a tool's score as a share of the best one.
+    "use" is the probability that a tool should be used; the verdict compares it with the threshold of the level. Tool
+    need (does the request need a tool?) and catalogue fit (does a tool here serve it?) go from 0 to 1 and are no
+    probabilities. With --need-threshold or --fit-threshold these two decide, and no level does. "of best" is a tool's
+    score as a share of the best one.
 
     Exit code 0: there are tools to use; 1: no tool is needed, or nothing fits; 2: wrong use or bad input.
     """
@@ -106,9 +110,13 @@ def search(
         raise typer.BadParameter(
             f"a list of tools for {format} holds no groups; use --format table or json", param_hint="--grouped"
         )
+    if level is not None and (need_threshold is not None or fit_threshold is not None):
+        raise typer.BadParameter(
+            "thresholds decide in place of a level; give --level, or thresholds of your own", param_hint="--level"
+        )
     count, text = _count(k), request_text(request)
     retriever, settings = rewriting(retriever, option, llm, model)
-    with open_scout(ctx, store, retriever, settings, part or (), encoder, rerank) as scout:
+    with open_scout(ctx, store, retriever, settings, part or (), encoder, rerank, level) as scout:
         _check_grouped(scout, grouped)
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
@@ -148,9 +156,11 @@ def _count(text: str) -> Count:
 
 def print_answer(console: Console, scout: Scout, answer: Answer, grouped: bool = False) -> None:
     """Print an answer for people: the verdict, then a table of the tools to use; with `grouped` one for each query."""
+    judged = answer.verdict_level is not None
     about = [
-        *_compared("tool need", answer.need, scout.need_options.threshold),
-        *_compared("catalogue fit", answer.fit, scout.fit_options.threshold),
+        *_compared("tool need", answer.need, None if judged else scout.need_options.threshold),
+        *_compared("catalogue fit", answer.fit, None if judged else scout.fit_options.threshold),
+        *_judged(scout, answer),
         f"{plural(answer.searched, 'tool')} searched",
         f"version {answer.version}",
     ]
@@ -166,10 +176,28 @@ def print_answer(console: Console, scout: Scout, answer: Answer, grouped: bool =
         console.print(output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim"))
 
 
-def _compared(name: str, value: float | None, threshold: float) -> list[str]:
+def _judged(scout: Scout, answer: Answer) -> list[str]:
+    """Return [text] that compares the probability of "use" with the level's threshold; [] where no level decided.
+
+    The level is named where it is not the default, so that the line fits on a screen of 100 columns.
+    """
+    from toolscout.search.verdict import DEFAULT_LEVEL
+
+    if answer.use is None or answer.verdict_level is None:
+        return []
+    threshold = scout.use_threshold(answer.verdict_level, answer.need is not None)
+    digits = 2 if f"{answer.use:.2f}" != f"{threshold:.2f}" else 4
+    sign = "<" if answer.use < threshold else "≥"
+    level = "" if answer.verdict_level == DEFAULT_LEVEL else f" ({answer.verdict_level})"
+    return [f"use {answer.use:.{digits}f} {sign} {threshold:.{digits}f}{level}"]
+
+
+def _compared(name: str, value: float | None, threshold: float | None) -> list[str]:
     """Return [text] that compares a value with its threshold, with enough digits to differ; [] where it is None."""
     if value is None:
         return []
+    if threshold is None:
+        return [f"{name} {value:.2f}"]
     digits = 2 if f"{value:.2f}" != f"{threshold:.2f}" else 4
     return [f"{name} {value:.{digits}f} {'<' if value < threshold else '≥'} {threshold:g}"]
 

@@ -22,6 +22,7 @@ import typer
 from toolscout.cli import output
 from toolscout.cli.common import (
     EncoderOption,
+    LevelOption,
     RerankOption,
     RetrieverOption,
     StoreOption,
@@ -49,6 +50,7 @@ def serve(
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
     rerank: RerankOption = None,
+    level: LevelOption = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME|FOLDER", help="Another retriever to compare with on the page; may be repeated."),
@@ -120,8 +122,11 @@ def serve(
     path, token = existing_path(ctx, store), _token()
     _share_heaps()
     with ExitStack() as opened, _logs_and_signals():
-        scout = opened.enter_context(PacedScout.open(path, retriever_to_open(retriever, rerank), encoder=encoder))
-        others = {name: opened.enter_context(Scout.open(path, name, encoder=encoder)) for name in compare or ()}
+        chosen = retriever_to_open(retriever, rerank)
+        scout = opened.enter_context(PacedScout.open(path, chosen, encoder=encoder, level=level))
+        others = {
+            name: opened.enter_context(Scout.open(path, name, encoder=encoder, level=level)) for name in compare or ()
+        }
         access = Access(scout, loopback=options.loopback, token=token)
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")

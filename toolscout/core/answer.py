@@ -10,6 +10,8 @@ from typing import Any, Literal
 from toolscout.core.tool import namespace_of
 
 Verdict = Literal["use", "no_tool_needed", "nothing_fits"]
+Level = Literal["lenient", "balanced", "strict"]
+"""How sure the verdict must be before tools are offered: each level offers tools less often than the one before it."""
 _SHOWN_CHARS = 60
 
 
@@ -188,10 +190,13 @@ class Answer:
     `hits`: the tools to use, empty unless the verdict is "use". `considered`: the best ranked tools, whatever the
     verdict. `need` (tool need): how similar the request is to requests that need a tool. `fit` (catalogue fit): how
     well the best tools match, compared with what an unrelated request reaches. Both go from 0 to 1, are no
-    probabilities, and are None where they cannot be computed; `need` below its threshold gives "no_tool_needed",
-    otherwise `fit` below its threshold gives "nothing_fits". `searched`: number of tools searched. `version`: the
-    catalogue version. `words_only`: number of tools that only their words can find, having no vector yet. `asked`: the
-    rewritten queries that were searched beside the request. `cost`: the use of language models, None without one.
+    probabilities, and are None where they cannot be computed. `use`: the probability that a tool should be used, by one
+    model of need, fit and more (docs/verdicts.md); the verdict is "use" where it reaches the threshold of
+    `verdict_level`. `use` and `verdict_level` are None where thresholds of `need` and `fit` decided: then `need` below
+    its threshold gives "no_tool_needed", otherwise `fit` below its threshold gives "nothing_fits". `searched`: number
+    of tools searched. `version`: the catalogue version. `words_only`: number of tools that only their words can find,
+    having no vector yet. `asked`: the rewritten queries that were searched beside the request. `cost`: the use of
+    language models, None without one.
     """
 
     request: str
@@ -206,6 +211,8 @@ class Answer:
     notes: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     cost: Cost | None = None
+    use: float | None = None
+    verdict_level: Level | None = None
 
     def groups(self) -> list[tuple[str, tuple[Hit, ...]]]:
         """Return the hits grouped by the rewritten query that found them; first, under "", those of the request."""
@@ -230,6 +237,8 @@ class Answer:
             "version": self.version,
             "notes": list(self.notes),
             "cost": self.cost.to_dict() if self.cost else None,
+            "use": self.use,
+            "verdict_level": self.verdict_level,
         }
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolscout.core.answer import Cost
+from toolscout.core.answer import Cost, Level
 from toolscout.core.expansion import Expansion, with_expansion
 from toolscout.core.tool import Tool, text_digest
 from toolscout.data.dataset import Dataset, Kind
@@ -81,6 +81,7 @@ def evaluate(
     drop_seen: bool = False,
     fitted: FitRecord | None = None,
     expansions: Mapping[str, Expansion] | None = None,
+    level: Level | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -88,8 +89,9 @@ def evaluate(
 
     `variant` and `command` go into the row. `measures` are added to the default ones. `seen` is what the retriever was
     trained and selected on, `fitted` how it was trained, `expansions` what is stored beside the tools, by tool id,
-    `cache` another file for cached vectors. Raises BadRequest for a name that is no measure, and Leak for a split that
-    shares requests with `seen`, unless `drop_seen` leaves those requests out.
+    `level` the level of the verdicts (None: balanced), `cache` another file for cached vectors. Raises BadRequest for
+    a name that is no measure, and Leak for a split that shares requests with `seen`, unless `drop_seen` leaves those
+    requests out.
     """
     names, encoder, fitted = check_names(measures), encoder_of(retriever), fitted or FitRecord()
     seen = (seen or TrainedOn()) | leakage.encoder_history(encoder) | leakage.reranker_history(retriever.reranker)
@@ -98,16 +100,15 @@ def evaluate(
         leakage.refuse_seen(dataset, split, seen, droppable=True)
     dataset = leakage.without(dataset, split, dropped)
     new_tools, depth = leakage.new_tools(dataset, split, seen), depth_of(names)
-    run = _run(dataset, split, retriever, depth, expansions or {}, cache, progress)
+    run = _run(dataset, split, retriever, depth, expansions or {}, level, cache, progress)
     asked, found, reranker = run.asked, compute_measures(run.asked, names, new_tools), retriever.reranker
     options = _recorded_options(retriever)
-    named = variant or variant_of(retriever.options)
     row = Row(
         dataset=dataset.name,
         digest=digest,
         split=split,
         retriever=retriever.name,
-        variant="_".join([*([] if named == "default" else [named]), _DROPPED]) if dropped else named,
+        variant=_variant(variant or variant_of(retriever.options), level, bool(dropped)),
         options=options,
         seed=options.get("seed", fitted.seed),
         metrics=found.metrics,
@@ -123,6 +124,12 @@ def evaluate(
         **provenance(command),
     )
     return Evaluation(row, tuple(asked), new_tools, depth)
+
+
+def _variant(named: str, level: Level | None, dropped: bool) -> str:
+    """The variant of a row: how the retriever was set, at which level verdicts were given, and what was left out."""
+    parts = [*([] if named == "default" else [named]), *([level] if level else []), *([_DROPPED] if dropped else [])]
+    return "_".join(parts) or "default"
 
 
 def _recorded_options(retriever: Retriever) -> dict[str, Any]:
@@ -169,6 +176,7 @@ def _run(
     retriever: Retriever,
     depth: int,
     expansions: Mapping[str, Expansion],
+    level: Level | None,
     cache: Path | None,
     progress: Progress | None,
 ) -> _Run:
@@ -182,7 +190,7 @@ def _run(
     with (
         tempfile.TemporaryDirectory(prefix="toolscout-evaluate-") as folder,
         SqliteStore(Path(folder) / "store.db") as store,
-        Scout(store, retriever) as scout,
+        Scout(store, retriever, level=level) as scout,
     ):
         with cached_vectors(store, encoder.fingerprint if encoder else "", digests, cache) as cached:
             started = time.perf_counter()
@@ -222,6 +230,7 @@ def command_line(
     no_tool: str = "",
     parts: Sequence[str] = (),
     encoder: str | None = None,
+    level: Level | None = None,
 ) -> str:
     """Return the `toolscout evaluate` command that repeats the measurement, without paths of this machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
@@ -230,6 +239,7 @@ def command_line(
     words += ["--encoder", _without_path(encoder)] if encoder else []
     words += [word for name in measures for word in ("--measure", name)]
     words += ["--no-tool", no_tool] if no_tool else []
+    words += ["--level", level] if level else []
     return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])
 
 

@@ -151,29 +151,42 @@ def write(folder: Path, ids: Sequence[str], aliases: Sequence[Sequence[str]], di
 
 def _write_keys(folder: Path, ids: Sequence[str], aliases: Sequence[Sequence[str]], digests: Sequence[str]) -> bytes:
     """Write the sorted hashes of every kind of key; the salt they were made with, with which no two keys share one."""
+    kinds = _all_keys(ids, aliases, digests)
     # Salted: nobody can make up a namespace that has the hash of another.
     while True:
         salt = secrets.token_bytes(_SALT_BYTES)
-        for kind in KINDS:
-            hashed: dict[str, int] = {}
-            hashes, rows = list[int](), list[int]()
-            for row, (tool_id, own, digest) in enumerate(zip(ids, aliases, digests, strict=True)):
-                for key in _keys(kind, tool_id, own, digest) if tool_id else ():
-                    found = hashed.get(key)
-                    if found is None:
-                        found = hashed[key] = _hash(key, salt)
-                    elif kind == "ending":
-                        continue
-                    hashes.append(found)
-                    rows.append(row)
-            if len(set(hashed.values())) < len(hashed):
+        for kind, (keys, rows) in kinds.items():
+            places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+            hashed = np.fromiter((_hash(key, salt) for key in places), dtype=np.uint64, count=len(places))
+            if len(np.unique(hashed)) < len(hashed):
                 break
-            made = np.array(hashes, dtype=np.uint64)
+            made = hashed[np.fromiter(map(places.__getitem__, keys), dtype=np.int64, count=len(keys))]
             order = np.argsort(made, kind="stable")
             save_array(folder / f"{kind}.hashes.npy", made[order])
             save_array(folder / f"{kind}.rows.npy", np.array(rows, dtype=np.uint32)[order])
         else:
             return salt
+
+
+def _all_keys(
+    ids: Sequence[str], aliases: Sequence[Sequence[str]], digests: Sequence[str]
+) -> dict[Kind, tuple[list[str], list[int]]]:
+    """The keys of each kind and the row of each, dead rows left out. Of an ending only the first row is kept."""
+    alive = [row for row, tool_id in enumerate(ids) if tool_id]
+    names = [name_key(name_of(ids[row])) for row in alive]
+    endings: dict[str, int] = {}
+    for row, name in zip(alive, names, strict=True):
+        endings.setdefault(last_word(name), row)
+    also = [(key, row) for row in alive if aliases[row] for key in _keys("alias", ids[row], aliases[row], "")]
+    told = [row for row in alive if digests[row]]
+    return {
+        "id": ([ids[row] for row in alive], alive),
+        "namespace": ([namespace_of(ids[row]) for row in alive], alive),
+        "name": (names, alive),
+        "ending": (list(endings), list(endings.values())),
+        "alias": ([key for key, _ in also], [row for _, row in also]),
+        "digest": ([digests[row] for row in told], told),
+    }
 
 
 def _keys(kind: Kind, tool_id: str, aliases: Sequence[str], digest: str) -> Iterable[str]:

@@ -15,11 +15,12 @@ from typing import Any, Generic, TypeVar
 
 from toolscout.calling.dispatch import CallResult, OriginCaller, ToolCaller
 from toolscout.core import vendor_formats
-from toolscout.core.answer import Allowed, Answer
+from toolscout.core.answer import Allowed, Level
 from toolscout.core.json_schema import with_safe_keys
 from toolscout.core.tool import Tool
 from toolscout.errors import BadRequest, BadTool, MissingLibrary
 from toolscout.scout import Scout, checked_request
+from toolscout.search.verdict import checked_level
 
 REQUIREMENTS = {
     "langchain": "langchain>=1.4,<2",
@@ -53,7 +54,8 @@ class Choice:
     of tools that the catalogue has already; a model trained on the catalogue knows them by these ids.
     For integrations that cut the tools before a model is called: `pinned` tools are always sent, and with fewer than
     `pass_through` tools all are sent. `abstain`: send no others where no tool is needed or none fits; otherwise the
-    closest are sent, since a model cannot ask for tools that it does not see.
+    closest are sent, since a model cannot ask for tools that it does not see. `level`: how sure the verdict must be
+    before tools are offered (lenient, balanced or strict); None: the level of the Scout.
     """
 
     k: int = 5
@@ -62,6 +64,12 @@ class Choice:
     pinned: tuple[str, ...] = ()
     pass_through: int = 10
     abstain: bool = False
+    level: Level | None = None
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest for an unknown level."""
+        if self.level is not None:
+            checked_level(self.level)
 
 
 class Toolbox(Generic[_T]):
@@ -94,8 +102,9 @@ class Toolbox(Generic[_T]):
         ids = self._ids(named)
         if not ids:
             return []
-        answer = self._scout.search(query, self.choice.k, Allowed.of(ids=ids))
-        return [named[ids[hit]] for hit in fitting(self._scout, answer)]
+        allowed = Allowed.of(ids=ids)
+        answer = self._scout.search(query, self.choice.k, allowed, level=self.choice.level, needed=True)
+        return [named[ids[hit.tool_id]] for hit in answer.hits]
 
     def narrowed(self, request: str, tools: Sequence[_T], used: Iterable[str] = ()) -> list[_T]:
         """Return the tools to send for a request, in their order: those that fit, the pinned, and those `used` before.
@@ -109,7 +118,7 @@ class Toolbox(Generic[_T]):
         except BadRequest:
             return list(tools)
         ids = self._ids({self.name(tool): tool for tool in tools})
-        answer = self._scout.search(text, self.choice.k, Allowed.of(ids=ids))
+        answer = self._scout.search(text, self.choice.k, Allowed.of(ids=ids), level=self.choice.level)
         hits = answer.hits if self.choice.abstain else answer.considered
         dropped = {*ids.values()} - {*(ids[hit.tool_id] for hit in hits), *self.choice.pinned, *used}
         return [tool for tool in tools if self.name(tool) not in dropped]
@@ -160,8 +169,7 @@ class Offered(Generic[_T]):
 
     def found(self, query: str) -> dict[str, _T]:
         """Return the tools for a model's search query by name, best first; {} where none fits."""
-        answer = self._scout.search(query, self._k, self._allowed)
-        return self.of(self._scout.tools(fitting(self._scout, answer)))
+        return self.of(self._scout.tools(self._scout.search(query, self._k, self._allowed, needed=True)))
 
     def fetched(self, request: str) -> dict[str, _T]:
         """Return the tools to send for a request by name; {} where no tool is needed or none fits."""
@@ -204,12 +212,6 @@ class Offer:
         if not isinstance(arguments, Mapping):
             return CallResult(False, "", "the arguments must be one JSON object")
         return self._caller.call([(self.tool, vendor_formats.call_arguments(self.tool, arguments))])[0]
-
-
-def fitting(scout: Scout, answer: Answer) -> list[str]:
-    """Return the ids for a model that searched for tools: it needs one, so only the catalogue fit counts."""
-    fits = answer.fit is None or answer.fit >= scout.fit_options.threshold
-    return [hit.tool_id for hit in answer.considered] if fits else []
 
 
 def chosen_names(tool_choice: Any) -> set[str]:

@@ -1,7 +1,8 @@
 """Catalogue fit: does anything in the catalogue serve the request? From 0 to 1, by how well the best tools match it.
 
 The curve was fitted to labelled requests, but it is no probability: how often a request with a fit of 0.2 is served
-differs from catalogue to catalogue (docs/verdicts.md). It is compared with its threshold, and shown beside it.
+differs from catalogue to catalogue (docs/verdicts.md). The verdict model (verdict.py) takes it as one of its features;
+it is compared with a threshold of its own only where thresholds decide.
 It says nothing of whether a tool is needed at all: that is asked of the request alone (tool_need.py).
 """
 

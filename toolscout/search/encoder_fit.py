@@ -2,9 +2,9 @@
 
 The head is a ridge-regularised logistic regression over the vectors of need_texts.jsonl (our own sentences, English).
 The curve of catalogue fit is fitted on the bundled dev requests, over catalogues of which some namespaces were left
-out: where a request's own tools are gone, nothing fits. The default encoder has better ones, made from more data by
-recipes/need_head.py and recipes/catalogue_fit.py. What is fitted lies in the user's cache, by the encoder's
-fingerprint.
+out: where a request's own tools are gone, nothing fits. The verdict model is calibrated to both. The default encoder
+has better ones, made from more data by recipes/need_head.py, recipes/catalogue_fit.py and recipes/verdict.py. What is
+fitted lies in the user's cache, by the encoder's fingerprint.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
@@ -29,9 +30,11 @@ from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.settings import fitted_folder
 from toolscout.models.need_head import NEED_FILE, NeedHead
-from toolscout.search import similarity_baseline
+from toolscout.search import similarity_baseline, verdict, verdict_calibration
 from toolscout.search.catalogue_fit import FitOptions
 from toolscout.search.tool_need import NeedOptions
+from toolscout.search.verdict import VerdictModel
+from toolscout.search.verdict_calibration import DevRequests
 
 FIT_FILE = "fit.json"
 # Fitting is done without being asked for where it takes no longer than this.
@@ -68,8 +71,12 @@ class _DevTexts(NamedTuple):
 
 
 def is_fitted(encoder: TextEncoder) -> bool:
-    """Whether an encoder has a need head and a curve of its own, shipped or fitted."""
-    return _has_shipped_head(encoder) or (fitted_folder(encoder.fingerprint) / FIT_FILE).is_file()
+    """Whether an encoder has a need head, a curve and a verdict model of its own, shipped or fitted.
+
+    False where an older version, which knew no verdict model, fitted the encoder: then it is fitted again.
+    """
+    folder = fitted_folder(encoder.fingerprint)
+    return _has_shipped_head(encoder) or all((folder / name).is_file() for name in (FIT_FILE, verdict.FILE))
 
 
 def fit_options_of(encoder: TextEncoder | None) -> FitOptions:
@@ -80,6 +87,20 @@ def fit_options_of(encoder: TextEncoder | None) -> FitOptions:
         return FitOptions(**json.loads((fitted_folder(encoder.fingerprint) / FIT_FILE).read_bytes()))
     except (OSError, ValueError, TypeError):  # derived: it can be made again
         return FitOptions()
+
+
+def verdict_model_of(encoder: TextEncoder | None) -> VerdictModel:
+    """Return the verdict model in the encoder's folder, else the one calibrated to it, else the package's.
+
+    A file that cannot be read, or that belongs to another encoder, is passed over.
+    """
+    folders = [] if encoder is None else [encoder.folder, fitted_folder(encoder.fingerprint)]
+    for folder in (one for one in folders if one is not None and (one / verdict.FILE).is_file()):
+        with suppress(BadModel):  # it can be made again
+            found = VerdictModel.load(folder)
+            if encoder is not None and found.encoder == encoder.fingerprint:
+                return found
+    return verdict.default_model()
 
 
 def _has_shipped_head(encoder: TextEncoder) -> bool:
@@ -105,7 +126,9 @@ def need_texts() -> list[tuple[str, bool]]:
 
 
 def fit(encoder: TextEncoder, progress: Progress | None = None) -> FitReport:
-    """Fit both and save them in the user's cache; an encoder behind an endpoint is sent about 2,500 short texts.
+    """Fit the head and the curve, calibrate the verdict model, and save all three in the user's cache.
+
+    An encoder behind an endpoint is sent about 2,500 short texts.
 
     Raises EncoderUnavailable, or BadModel where the vectors do not tell the texts apart.
     """
@@ -119,9 +142,14 @@ def fit(encoder: TextEncoder, progress: Progress | None = None) -> FitReport:
     options, answered, hopeless = _curve(
         requests[1], dev.gold, requests[3], requests[4], documents, [tool.id for tool in tools]
     )
+    gold = [*dev.gold, *([None] * len(dev.talk)), *([frozenset[str]()] * len(dev.hopeless))]
+    vectors = np.concatenate(requests[1:4])
+    asked = DevRequests(dev.served + dev.talk + dev.hopeless, vectors, head.probabilities(vectors).tolist(), gold)
+    about = (asked, tools, documents, requests[4], options, encoder.fingerprint)
+    model = verdict_calibration.calibrated(verdict.default_model(), *about)
     threshold = NeedOptions().threshold
     folder = fitted_folder(encoder.fingerprint)
-    _publish(folder, head, options, encoder, requests[4])
+    _publish(folder, head, options, model, encoder, requests[4])
     return FitReport(
         time.perf_counter() - started,
         float((head.probabilities(requests[1]) >= threshold).mean()),
@@ -246,16 +274,20 @@ def _logistic_regression_of_one(values: Doubles, labels: Bools) -> tuple[float, 
     return float(weights[0] / scale), bias
 
 
-def _publish(folder: Path, head: NeedHead, options: FitOptions, encoder: TextEncoder, background: Floats) -> None:
+def _publish(
+    folder: Path, head: NeedHead, options: FitOptions, model: VerdictModel, encoder: TextEncoder, background: Floats
+) -> None:
     """Write all files beside the folder, then move them there: a reader never sees half of them."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fitting-") as beside:
             head.save(Path(beside))
+            model.save(Path(beside))
             similarity_baseline.save(Path(beside), encoder.fingerprint, background)
             (Path(beside) / FIT_FILE).write_text(json.dumps(asdict(options), indent=2) + "\n")
             folder.mkdir(exist_ok=True)
-            for name in (NEED_FILE, similarity_baseline.FILE, FIT_FILE):  # the last one says that all are there
+            # The last one says that all are there.
+            for name in (NEED_FILE, similarity_baseline.FILE, verdict.FILE, FIT_FILE):
                 os.replace(Path(beside) / name, folder / name)
     except OSError as error:
         raise BadModel(

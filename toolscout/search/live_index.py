@@ -10,15 +10,16 @@ from pathlib import Path
 from toolscout.core.answer import Allowed
 from toolscout.core.scope import Scope
 from toolscout.core.tool import Listing
-from toolscout.errors import DiskFull, MissingEncoder
+from toolscout.errors import BadModel, DiskFull, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.search import index_snapshot
 from toolscout.search.catalogue_fit import FitOptions
-from toolscout.search.encoder_fit import fit_options_of, is_fitted
+from toolscout.search.encoder_fit import fit_options_of, is_fitted, verdict_model_of
 from toolscout.search.feedback_sync import Feedback
 from toolscout.search.similarity_baseline import SimilarityBaseline
 from toolscout.search.tool_need import NeedEstimator
+from toolscout.search.verdict import VerdictModel
 from toolscout.stores.base import Store
 
 _FOLLOWED_AT_ONCE = 100_000
@@ -47,6 +48,7 @@ class LiveIndex:
         self._stamp: int | None = None
         self._cursor = 0
         self._fit_options: FitOptions | None = None
+        self._verdict_model: VerdictModel | None = None
         self._fitted: bool | None = None
         # Caches about callers, emptied with each commit, which may change permissions.
         self._counts: dict[Allowed | None, int] = {}
@@ -74,6 +76,23 @@ class LiveIndex:
         return self._fit_options
 
     @property
+    def verdict_model(self) -> VerdictModel:
+        """The verdict model of the encoder; read at the first use."""
+        if self._verdict_model is None:
+            self._verdict_model = verdict_model_of(self.encoder())
+        return self._verdict_model
+
+    @property
+    def knows_reranker(self) -> bool:
+        """Whether the verdict model was fitted with scores of this retriever's reranker."""
+        known = self.verdict_model.reranker
+        try:
+            reranker = self.retriever.reranker if known else None
+        except BadModel:  # it reranks nothing then
+            return False
+        return reranker is not None and reranker.fingerprint == known
+
+    @property
     def fitted(self) -> bool:
         """Whether the encoder has a need head and a curve of its own; True without an encoder."""
         if self._fitted is None:
@@ -83,7 +102,7 @@ class LiveIndex:
 
     def read_verdicts(self) -> None:
         """Read anew what was fitted to the encoder."""
-        self._fit_options = self._fitted = None
+        self._fit_options = self._verdict_model = self._fitted = None
         self.need_estimator = NeedEstimator(self.retriever)
 
     def encoder(self) -> TextEncoder | None:

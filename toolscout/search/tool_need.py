@@ -1,7 +1,8 @@
 """Tool need: does a request need a tool at all? From 0 to 1, by its vector alone, whatever the catalogue holds.
 
 The head's outputs are fitted to dev texts, but other people's requests are not those: it is no probability there
-(docs/verdicts.md). It is compared with its threshold, and shown beside it.
+(docs/verdicts.md). The verdict model (verdict.py) takes it as one of its features; it is compared with a threshold of
+its own only where thresholds decide.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example
+from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example, Level
 from toolscout.core.permissions import Key, Rules, key_digest
 from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, Forbidden, Unauthorized, UnknownTool
@@ -135,12 +135,12 @@ class Access:
             raise Forbidden("this key may change only tools that it may see; use an admin's key that sees everything")
         self._require(caller, removed)
 
-    def search(self, caller: Caller, text: str, k: Count = 5) -> Answer:
-        """Search the caller's tools with its tenant's feedback.
+    def search(self, caller: Caller, text: str, k: Count = 5, level: Level | None = None) -> Answer:
+        """Search the caller's tools with its tenant's feedback. `level`: of the verdict; None: that of the Scout.
 
         Counts, version and notes of the answer speak of the caller's tools alone.
         """
-        answer = self.scout.search(text, k, caller.allowed, tenant=caller.tenant)
+        answer = self.scout.search(text, k, caller.allowed, tenant=caller.tenant, level=level)
         version = answer.version if caller.allowed is None else self.version(caller)
         cost = replace(answer.cost, problem="") if answer.cost else None  # the problem may name an endpoint
         return replace(answer, version=version, notes=tuple(map(_public_note, answer.notes)), cost=cost)

@@ -136,7 +136,7 @@ class _Endpoints:
         return _sent('{"answers": [' + ", ".join(found) + "]}" if body.batch else found[0])
 
     def _answer(self, caller: Caller, body: request_bodies.SearchBody, text: str) -> dict[str, Any]:
-        answer = self._access.search(caller, text, body.k)
+        answer = self._access.search(caller, text, body.k, body.level)
         found = answer.to_dict()
         if body.format is not None:
             rendered = vendor_formats.render(self._tools(caller, answer), body.format, body.budget)

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from toolscout import __version__
 from toolscout.core import vendor_formats
-from toolscout.core.answer import Verdict
+from toolscout.core.answer import Level, Verdict
 from toolscout.serving import request_bodies
 from toolscout.serving.limits import PATHS
 
@@ -16,13 +16,19 @@ _COUNT: Json = {"type": "integer", "minimum": 0}
 _IDS: Json = {"type": "array", "items": _TEXT, "description": "Tool ids: namespace/name."}
 _UNIT: Json = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
 _NEED: Json = _UNIT | {
-    "description": "Tool need: how much the request is like those that need a tool. No probability; below its "
-    "threshold the verdict is no_tool_needed. null: nothing here can tell."
+    "description": "Tool need: how much the request is like those that need a tool. No probability, but a part of "
+    "use. Where thresholds decide, the verdict is no_tool_needed below its threshold. null: nothing here can tell."
 }
 _FIT: Json = _UNIT | {
     "description": "Catalogue fit: how well the best tools match the request, against what a request about something "
-    "else reaches here. No probability; below its threshold the verdict is nothing_fits."
+    "else reaches here. No probability, but a part of use. Where thresholds decide, the verdict is nothing_fits "
+    "below its threshold."
 }
+_USE: Json = _UNIT | {
+    "description": "The probability that a tool should be used; the verdict is use where it reaches the threshold of "
+    "the level. null where thresholds of need and fit decided.",
+}
+_LEVEL = "How sure the verdict must be before tools are offered: lenient offers them most often, strict least."
 _SCORE: Json = {"type": "number", "description": "The method's own number: comparable only within one answer."}
 _REQUEST: Json = {"type": "string", "minLength": 1, "description": "What should be done, in words."}
 _REQUESTS: Json = {"type": "array", "items": _REQUEST, "minItems": 1, "maxItems": request_bodies.MAX_BATCH}
@@ -171,6 +177,11 @@ def _schemas() -> Json:
         format={"type": ["string", "null"], "enum": [*vendor_formats.FORMATS, None]},
         budget={"anyOf": [budget, {"type": "null"}], "description": "Tokens that the tools may take."},
         namespace={"type": ["string", "null"]},
+        level={
+            "type": ["string", "null"],
+            "enum": [*get_args(Level), None],
+            "description": f"{_LEVEL} null: as the server was started with.",
+        },
     )
     return {
         "Search": _one_or_many(search),
@@ -208,11 +219,16 @@ def _tools() -> Json:
     return {
         "Hit": hit,
         "Answer": _object(
-            "request verdict need fit hits considered searched words_only version notes asked cost",
+            "request verdict need fit hits considered searched words_only version notes asked cost use verdict_level",
             request=_TEXT,
             verdict={"enum": list(get_args(Verdict))},
             need=_NEED,
             fit=_FIT,
+            use=_USE,
+            verdict_level={
+                "enum": [*get_args(Level), None],
+                "description": "The level that decided. null where thresholds of need and fit decided.",
+            },
             hits=hits,
             considered=hits,
             **dict.fromkeys(("searched", "words_only", "version", "tokens"), _COUNT),

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from toolscout.core import vendor_formats
+from toolscout.core.answer import Level
 from toolscout.core.tool import MAX_NESTING, Tool, clean_text
 from toolscout.errors import BadRequest, BadTool, OriginRefused
 from toolscout.scout import Count
+from toolscout.search.verdict import checked_level
 
 MAX_K = 100
 MAX_BATCH = 32
@@ -33,6 +35,7 @@ class SearchBody:
     format: vendor_formats.Format | None = None
     budget: int | None = None
     namespace: str | None = None
+    level: Level | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def _finite(text: str) -> float:
 
 def read_search(given: _Record) -> SearchBody:
     """Read the body of a search."""
-    _only(given, "request", "requests", "k", "format", "budget", "namespace")
+    _only(given, "request", "requests", "k", "format", "budget", "namespace", "level")
     requests, batch = _requests(given)
     k: Any = given.get("k", 5)
     if k != "auto" and not _is_whole_number(k, 1, MAX_K):
@@ -92,7 +95,8 @@ def read_search(given: _Record) -> SearchBody:
         raise BadRequest(f"budget must be a whole number of tokens from 1 to {MAX_BUDGET:,}")
     if namespace is not None and not isinstance(namespace, str):
         raise BadRequest("namespace must be text")
-    return SearchBody(requests, batch, k, cast("vendor_formats.Format | None", format), budget, namespace)
+    level = None if given.get("level") is None else checked_level(given["level"])
+    return SearchBody(requests, batch, k, cast("vendor_formats.Format | None", format), budget, namespace, level)
 
 
 def read_need(given: _Record) -> SearchBody:

@@ -20,11 +20,13 @@ from starlette.routing import Route
 
 from toolscout.core import vendor_formats
 from toolscout.core.addresses import Addresses
+from toolscout.core.answer import Level
 from toolscout.core.tool import Tool
 from toolscout.errors import BadRequest, ToolscoutError, UnknownTool
 from toolscout.models.tool_ids.code_tree import CodeTree
 from toolscout.scout import Scout
 from toolscout.search.score_share import is_named, score_shares
+from toolscout.search.verdict import LEVELS, checked_level
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
 from toolscout.serving.middleware import key_of, record_of
@@ -124,6 +126,8 @@ class _Page:
             "words_only": self._scout.words_only(caller.allowed),
             "retrievers": list(self._retrievers),
             "formats": list(vendor_formats.FORMATS),
+            "level": self._scout.level,
+            "levels": list(LEVELS),
         }
 
     def search(self, caller: Caller, values: _Values) -> dict[str, Any]:
@@ -144,12 +148,15 @@ class _Page:
             caller = replace(caller, allowed=narrowed(caller.allowed, namespace))
         if not isinstance(request, str):
             raise BadRequest("request must be text: what should be done")
-        return {"answers": [self._answer(name, caller, version, request, k) for name in names]}
+        level = None if not values.get("level") else checked_level(values["level"])
+        return {"answers": [self._answer(name, caller, version, request, k, level) for name in names]}
 
-    def _answer(self, name: str, caller: Caller, version: int, request: str, k: int) -> dict[str, Any]:
+    def _answer(
+        self, name: str, caller: Caller, version: int, request: str, k: int, level: Level | None
+    ) -> dict[str, Any]:
         scout, access = self._retrievers[name]
         began = time.perf_counter()
-        answer = access.search(caller, request, k)
+        answer = access.search(caller, request, k, level)
         took = 1000 * (time.perf_counter() - began)
         offered = {hit.tool_id for hit in answer.hits}
         found = {tool.id: tool for tool in _existing_tools(access, caller, [hit.tool_id for hit in answer.considered])}
@@ -166,11 +173,17 @@ class _Page:
         rendered = {
             f: vendor_formats.render([t for t in found.values() if t.id in offered], f) for f in vendor_formats.FORMATS
         }
-        record = answer.to_dict()
-        return {key: record[key] for key in ("request", "verdict", "need", "fit", "searched", "notes", "asked")} | {
+        record, used = answer.to_dict(), answer.verdict_level
+        shown_keys = ("request", "verdict", "need", "fit", "use", "verdict_level", "searched", "notes", "asked")
+        use_threshold = None if used is None else scout.use_threshold(used, answer.need is not None)
+        return {key: record[key] for key in shown_keys} | {
             "retriever": name,
             "ms": took,
-            "thresholds": {"need": scout.need_options.threshold, "fit": scout.fit_options.threshold},
+            "thresholds": {
+                "need": scout.need_options.threshold,
+                "fit": scout.fit_options.threshold,
+                "use": use_threshold,
+            },
             "tools": shown,
             "wire": {
                 f: {"json": json.dumps(r.payload, indent=2, ensure_ascii=False), "tokens": r.tokens if offered else 0}

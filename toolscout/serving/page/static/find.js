@@ -17,6 +17,8 @@ export function prepare(fresh) {
   state = fresh;
   fill(el("first"), state.retrievers, true);
   fill(el("second"), state.retrievers);
+  fill(el("level"), state.levels);
+  el("level").options[0].textContent = state.level ? `as usual (${state.level})` : "as usual (thresholds)";
   el("second-label").hidden = state.retrievers.length < 2;
   welcome();
   if (!moved) return;
@@ -61,6 +63,7 @@ export async function find() {
   try {
     const body = {request, k: Number(el("count").value), retrievers};
     if (namespaces.chosen("namespace")) body.namespace = namespaces.chosen("namespace");
+    if (el("level").value) body.level = el("level").value;
     const {answers} = await sent("search", body, mine.signal);
     el("answers").classList.toggle("two", answers.length > 1);
     el("answers").replaceChildren(...answers.map((answer, at) => drawn(answer, answers[1 - at])));
@@ -80,7 +83,7 @@ const offered = answer => answer.tools.filter(tool => tool.offered).length;
 const heading = answer => (answer.verdict === "use" ? plural(offered(answer), "tool") + " to use" : SAYINGS[answer.verdict][0]);
 
 function address(request) {
-  const values = {q: request, in: namespaces.chosen("namespace"), k: el("count").value === "5" ? "" : el("count").value, with: el("second").value};
+  const values = {q: request, in: namespaces.chosen("namespace"), k: el("count").value === "5" ? "" : el("count").value, with: el("second").value, level: el("level").value};
   const kept = new URLSearchParams(Object.entries(values).filter(([, value]) => value));
   if (location.hash.startsWith("#find") || !location.hash) history.replaceState(null, "", "#find" + (kept.size ? "?" + kept : ""));
 }
@@ -99,7 +102,7 @@ function drawn(answer, other) {
       make("h2", {}, heading(answer)),
       make("p", {}, `${state.retrievers.length > 1 ? answer.retriever + " · " : ""}${plural(answer.searched, "tool")} searched in ${answer.ms.toFixed(answer.ms < 10 ? 1 : 0)} ms`),
       saying ? make("p", {class: "say"}, saying) : null),
-    make("div", {class: "gauges"}, gauge("Tool need", answer.need, answer.thresholds.need), gauge("Catalogue fit", answer.fit, answer.thresholds.fit)),
+    make("div", {class: "gauges"}, ...gauges(answer)),
     answer.notes.length ? make("ul", {class: "notes"}, ...answer.notes.map(note => make("li", {}, note))) : null,
     list), wire(answer));
 }
@@ -110,9 +113,19 @@ function elsewhere(tool, other) {
   return make("li", {class: "other"}, at < 0 ? `not in ${other.retriever}` : `${other.retriever} has it `, at < 0 ? null : make("b", {}, `#${at + 1}`));
 }
 
-/** A value from 0 to 1 beside its threshold, with as many digits as tell them apart. Not in per cent: it is no probability. */
+/** One gauge for each value. What decided stands beside its threshold: "use" where a level did, else need and fit. */
+function gauges(answer) {
+  const {need, fit, use} = answer.thresholds, level = answer.verdict_level;
+  return [level ? gauge(`Use (${level})`, answer.use, use) : null,
+    gauge("Tool need", answer.need, level ? null : need), gauge("Catalogue fit", answer.fit, level ? null : fit)];
+}
+
+/** A value from 0 to 1, beside its threshold where it has one, with as many digits as tell them apart. */
 function gauge(label, value, threshold) {
   if (value === null) return null;
+  if (threshold === null) return make("div", {class: "gauge"}, make("span", {}, label), make("b", {}, value.toFixed(2)),
+    make("div", {class: "bar plain", role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 1, "aria-valuenow": value.toFixed(2),
+      "--value": value}));
   const low = value < threshold, digits = value.toFixed(2) === threshold.toFixed(2) ? 4 : 2;
   const told = value.toFixed(digits);
   return make("div", {class: "gauge"}, make("span", {}, label), make("b", {}, told, make("small", {}, ` ${low ? "<" : "≥"} ${threshold}`)),
@@ -233,7 +246,7 @@ export function compare() {
 
 export function begin(values) {
   el("request").value = values.get("q") || el("request").value;
-  for (const [id, key] of [["count", "k"], ["second", "with"]]) {
+  for (const [id, key] of [["count", "k"], ["second", "with"], ["level", "level"]]) {
     const wanted = values.get(key);
     if (wanted && [...el(id).options].some(option => option.value === wanted)) el(id).value = wanted;
   }
@@ -246,5 +259,5 @@ export function listen() {
   el("request").addEventListener("input", () => soon());
   el("ask").addEventListener("submit", event => { event.preventDefault(); soon.now(); });
   namespaces.listen("namespace", () => soon.now(), told => show(el("trouble"), told));
-  for (const id of ["count", "first", "second"]) el(id).addEventListener("change", () => soon.now());
+  for (const id of ["count", "level", "first", "second"]) el(id).addEventListener("change", () => soon.now());
 }
