@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not slow" not in config.getoption("markexpr") or collection_path.suffix != ".py":
         return None
     return True if "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() else None
+
+
+@pytest.fixture(autouse=True)
+def _leave_old_objects_uncollected(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where a time is asserted, the collector does not look through the objects of all test modules."""
+    if request.node.get_closest_marker("timing") is None:
+        yield
+        return
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
