@@ -70,18 +70,18 @@ def train_encoder(
         set_rate(learning, settings.rate, step, settings.steps)
         data = sets[number]
         rows = torch.randint(len(data.requests), (min(settings.batch, len(data.requests)),), device=DEVICE)
-        competing = _competing(data, rows, misses.get(data.name), settings.documents)
-        short, long = [(data.requests, rows)], [(data.documents, competing)]
+        competing = _competing(data, rows, misses.get(data.name), min(settings.documents, len(data.needed)))
+        texts = [(data.requests, rows), (data.documents, competing)]
         lists = scored.get(data.name) if scored else None
         if lists:
             drawn = torch.randint(len(lists.requests), (settings.lists,), device=DEVICE)
-            short.append((data.requests, lists.requests[drawn]))
-            long.append((data.documents, lists.documents[drawn].reshape(-1)))
-        asked, told = list(embed(network, *short)), list(embed(network, *long))
+            texts.append((data.requests, lists.requests[drawn]))
+            texts.append((data.documents, lists.documents[drawn].reshape(-1)))
+        asked, told, *listed = embed(network, *texts)
         wanted = (data.gold[rows][:, None, :] == competing[None, :, None]).any(2).float()
-        loss = _misjudged(asked[0] @ told[0].T, wanted, scale, bias)
+        loss = _misjudged(asked @ told.T * scale + bias, wanted, competing)
         if lists:
-            loss = loss + settings.distilled * _disagreement(asked[1], told[1], lists.scores[drawn], scale.detach())
+            loss = loss + settings.distilled * _disagreement(*listed, lists.scores[drawn], scale.detach())
         learning.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -89,8 +89,8 @@ def train_encoder(
     return float(loss.detach())
 
 
-def _competing(data: TokenisedSet, rows: Tensor, misses: Tensor | None, most: int) -> Tensor:
-    """The documents of a step: gold, a near miss of each request, and others up to `most`."""
+def _competing(data: TokenisedSet, rows: Tensor, misses: Tensor | None, count: int) -> Tensor:
+    """The documents of a step: gold, a near miss of each request, and others up to `count` or a multiple of it."""
     gold = data.gold[rows]
     found = [gold[gold >= 0]]
     if misses is not None:
@@ -98,15 +98,14 @@ def _competing(data: TokenisedSet, rows: Tensor, misses: Tensor | None, most: in
         near = near.gather(1, torch.randint(near.shape[1], (len(rows), 1), device=DEVICE))
         found.append(near[near >= 0])
     kept = torch.unique(torch.cat(found))
-    if len(kept) < most:
-        kept = torch.unique(torch.cat([kept, data.others((most - len(kept),))]))
-    return kept
+    return torch.cat([kept, data.others((-len(kept) % count,))])
 
 
-def _misjudged(similar: Tensor, wanted: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """Sigmoid loss of every pair."""
-    judged = functional.binary_cross_entropy_with_logits(similar * scale + bias, wanted, reduction="sum")
-    return judged / len(similar)
+def _misjudged(judged: Tensor, wanted: Tensor, documents: Tensor) -> Tensor:
+    """Sigmoid loss of every pair of a request and a document, each document as if it came once."""
+    share = 1 / (documents[:, None] == documents).sum(1)
+    loss = functional.binary_cross_entropy_with_logits(judged, wanted, weight=share, reduction="sum")
+    return loss / len(judged)
 
 
 def _disagreement(asked: Tensor, told: Tensor, scores: Tensor, scale: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ from recipes.default_encoder.network import (
     TokenisedSet,
     Weights,
     bert,
-    by_length,
     draw_order,
     optimiser,
     paired,
+    pooled,
     set_rate,
 )
 
@@ -60,13 +60,8 @@ class CrossEncoder(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         """The logit of each pair."""
-        logits = torch.zeros(len(ids), device=DEVICE)
-        for rows, width in by_length(mask):
-            given = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": types}
-            with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
-                states = self.bert(**{name: one[rows, :width] for name, one in given.items()}).last_hidden_state
-            scores = self.classifier(torch.tanh(self.pooler(states[:, 0].float())))[:, 0]
-            logits = logits.index_put((rows,), scores)
+        first = pooled(self.bert, ids, mask, types, lambda states, _: states[:, 0])
+        logits: Tensor = self.classifier(torch.tanh(self.pooler(first)))[:, 0]
         return logits
 
     def weights(self) -> Weights:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _CLS, _SEP = 101, 102
 _ALSO = (1012, 2036)  # a full stop, and "also"
-_TOKENS_AT_ONCE = 40_000  # fewer leave the GPU waiting for the processor
+_PARTS, _WIDTHS = 4, 32  # a batch is read in so many parts of similar length, as wide as a multiple of this
 _LAYER = "encoder.layer."
 _HEAD = 32  # the size of an attention head in MiniLM
 
@@ -107,14 +108,12 @@ class Texts:
 
 
 def single(texts: Texts, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids and mask of [CLS] text [SEP], as long as the longest of the batch."""
-    lengths = texts.lengths[rows]
-    longest = int(lengths.max()) + 2
-    ids = torch.zeros((len(rows), longest), dtype=torch.long, device=DEVICE)
+    """Ids and mask of [CLS] text [SEP]."""
+    lengths = texts.lengths[rows][:, None]
+    ids = functional.pad(texts.rows[rows].long(), (1, 1))
     ids[:, 0] = _CLS
-    ids[:, 1 : longest - 1] = texts.rows[rows][:, : longest - 2].long()
-    ids.scatter_(1, (lengths + 1)[:, None], _SEP)
-    mask = torch.arange(longest, device=DEVICE) < (lengths + 2)[:, None]
+    ids.scatter_(1, lengths + 1, _SEP)
+    mask = torch.arange(ids.shape[1], device=DEVICE) < lengths + 2
     return ids * mask, mask
 
 
@@ -126,7 +125,7 @@ def paired(requests: Texts, asked: Tensor, documents: Texts, told: Tensor, limit
     first = requests.lengths[asked].clamp(max=limit // 2)[:, None]
     second = torch.minimum(documents.lengths[told][:, None], limit - 3 - first)
     total = first + second + 3
-    place = torch.arange(int(total.max()), device=DEVICE)[None]
+    place = torch.arange(limit, device=DEVICE)[None]
     left, right = requests.rows[asked].long(), documents.rows[told].long()
     from_left = left.gather(1, (place - 1).clamp(0, left.shape[1] - 1).expand(len(asked), -1))
     from_right = right.gather(1, (place - 2 - first).clamp(0, right.shape[1] - 1))
@@ -138,39 +137,81 @@ def paired(requests: Texts, asked: Tensor, documents: Texts, told: Tensor, limit
     return ids * mask, mask, ((place >= first + 2) & mask).long()
 
 
-def by_length(mask: Tensor) -> list[tuple[Tensor, int]]:
-    """Rows of a batch in parts of similar length, with the length of the longest: little of a part is padding."""
+class _Layers(nn.Module):
+    """The layers of a BERT after its embeddings. They look at no value, so a GPU can record them."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.encoder = network.encoder
+
+    def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
+        """The last states."""
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda", cache_enabled=False):
+            states: Tensor = self.encoder(embedded, attention_mask=mask).last_hidden_state
+        return states
+
+
+_RECORDED: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], Callable[[Tensor, Tensor], Tensor]]] = WeakKeyDictionary()
+
+
+def _layers(network: Any, part: int, embedded: Tensor, mask: Tensor) -> Tensor:
+    """The last states of a part of a batch.
+
+    Small networks leave a GPU waiting for the processor, which names one kernel after the other. So what a step of a
+    training does to a part of this shape is recorded once, forward and backward, and replayed (a CUDA graph).
+    """
+    if DEVICE.type != "cuda" or not (network.training and torch.is_grad_enabled()):
+        return _Layers(network)(embedded, mask)
+    recorded = _RECORDED.setdefault(network, {})
+    key = (part, *embedded.shape)
+    if key not in recorded:
+        like = torch.randn_like(embedded).requires_grad_(embedded.requires_grad), torch.ones_like(mask)
+        recorded[key] = torch.cuda.make_graphed_callables(_Layers(network), like)
+    return recorded[key](embedded, mask)
+
+
+def pooled(
+    network: Any, ids: Tensor, mask: Tensor, types: Tensor | None, pool: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """What `pool` makes of the states and the mask of each text, [texts, hidden]; texts are read in parts by length.
+
+    Little of a part is padding. Call it once for each step of a training: a recording holds the states of one batch.
+    """
     lengths = mask.sum(1)
-    order = lengths.argsort()
-    ascending = lengths[order].tolist()
-    parts, start = [], 0
-    for end in range(1, len(ascending) + 1):
-        if end == len(ascending) or (end + 1 - start) * ascending[end] > _TOKENS_AT_ONCE:
-            parts.append((order[start:end], ascending[end - 1]))
-            start = end
-    return parts
+    parts = lengths.argsort().chunk(_PARTS)
+    longest = torch.stack([lengths[rows].max() for rows in parts]).tolist()
+    wide = functional.pad(
+        torch.stack([ids, mask.long(), torch.zeros_like(ids) if types is None else types]), (0, _WIDTHS)
+    )
+    found = torch.zeros((len(ids), network.config.hidden_size), device=DEVICE)
+    for part, (rows, most) in enumerate(zip(parts, longest, strict=True)):
+        read, real, kinds = wide[:, rows, : -(-most // _WIDTHS) * _WIDTHS]
+        counts = real > 0
+        embedded = network.embeddings(input_ids=read, token_type_ids=kinds)
+        states = _layers(network, part, embedded, counts[:, None, None, :])
+        found = found.index_put((rows,), pool(states.float(), counts))
+    return found
+
+
+def _means(states: Tensor, mask: Tensor) -> Tensor:
+    """Unit vectors: the means of the states of a text's tokens."""
+    weights = mask[:, :, None].float()
+    return functional.normalize((states * weights).sum(1) / weights.sum(1), dim=-1)
 
 
 def embed(network: Any, *parts: tuple[Texts, Tensor]) -> tuple[Tensor, ...]:
-    """Unit vectors of some rows of each of the texts: the means of their tokens' states."""
+    """Unit vectors of some rows of each of the texts."""
     read = [single(texts, rows) for texts, rows in parts]
     longest = max(ids.shape[1] for ids, _ in read)
     ids, mask = (
         torch.cat([functional.pad(pair[which], (0, longest - pair[which].shape[1])) for pair in read])
         for which in (0, 1)
     )
-    vectors = torch.zeros((len(ids), network.config.hidden_size), device=DEVICE)
-    for rows, width in by_length(mask):
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
-            states = network(input_ids=ids[rows, :width], attention_mask=mask[rows, :width].long()).last_hidden_state
-        weights = mask[rows, :width, None].float()
-        means = (states.float() * weights).sum(1) / weights.sum(1)
-        vectors = vectors.index_put((rows,), functional.normalize(means, dim=-1))
-    return vectors.split([len(rows) for _, rows in parts])
+    return pooled(network, ids, mask, None, _means).split([len(rows) for _, rows in parts])
 
 
 @torch.no_grad()
-def embed_all(network: Any, texts: Texts, batch: int = 8192) -> Tensor:
+def embed_all(network: Any, texts: Texts, batch: int = 4096) -> Tensor:
     """Unit vectors of all texts, without dropout."""
     training = network.training
     network.eval()

@@ -182,16 +182,46 @@ def test_pairs_are_cut_as_the_cross_encoder_cuts_them(work: Path) -> None:
         assert types[row, :count].tolist() == [int(place > asked + 1) for place in kept]
 
 
-def test_parts_of_similar_length_hold_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+def test_batches_in_parts_get_the_states_of_the_published_code(work: Path) -> None:
+    import torch
+
     from recipes.default_encoder import network
 
-    monkeypatch.setattr(network, "_TOKENS_AT_ONCE", 50)
-    lengths = torch.tensor([3, 30, 5, 29, 4, 60])
-    mask = torch.arange(64) < lengths[:, None]
-    parts = network.by_length(mask)
-    assert sorted(row for rows, _ in parts for row in rows.tolist()) == list(range(6))
-    assert [(len(rows), width) for rows, width in parts] == [(3, 5), (1, 29), (1, 30), (1, 60)]
+    model = network.bert(network.read_weights(work / "minilm.safetensors")).eval()
+    lengths = torch.tensor([3, 30, 5, 29, 4, 60, 33])
+    mask = torch.arange(60) < lengths[:, None]
+    ids = torch.randint(1000, WORDS, mask.shape, generator=torch.Generator().manual_seed(0)) * mask
+    types = (torch.arange(60) > 9).long() * mask
+    firsts = network.pooled(model, ids, mask, types, lambda states, _: states[:, 0])
+    means = network.pooled(model, ids, mask, types, lambda states, real: (states * real[:, :, None]).sum(1))
+    for row, length in enumerate(lengths.tolist()):
+        own = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": types}
+        states = model(**{name: one[row : row + 1, :length] for name, one in own.items()}).last_hidden_state[0]
+        assert torch.allclose(firsts[row], states[0], atol=1e-5)
+        assert torch.allclose(means[row], states.sum(0), atol=1e-4)
+
+
+def test_the_layers_look_at_no_value_so_that_a_gpu_can_record_them(work: Path) -> None:
+    from recipes.default_encoder import network
+
+    model = network.bert(network.read_weights(work / "minilm.safetensors")).to("meta").train()
+    import torch
+
+    mask = torch.ones((3, 1, 1, 32), dtype=torch.bool, device="meta")
+    embedded = torch.zeros((3, 32, 64), device="meta", requires_grad=True)
+    states = network._Layers(model)(embedded, mask)
+    states.sum().backward()  # a look at a value raises on this device
+    assert states.shape == (3, 32, 64)
+
+
+def test_a_document_that_competes_twice_counts_once() -> None:
+    torch = pytest.importorskip("torch")
+    from recipes.default_encoder import bi_encoder
+
+    judged, wanted = torch.randn(5, 3), torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 0, 0]])
+    once = bi_encoder._misjudged(judged, wanted, torch.arange(3))
+    again = torch.tensor([0, 1, 2, 1, 1, 0])
+    assert torch.allclose(bi_encoder._misjudged(judged[:, again], wanted[:, again], again), once)
 
 
 def test_a_tokeniser_learns_the_letters_that_it_lacks(tmp_path: Path) -> None:
