@@ -1,10 +1,12 @@
-"""Runs the stages of the recipe: python -m recipes.default_encoder STAGE… [--work DIR] [--seed N]."""
+"""Runs the stages of the recipe: python -m recipes.default_encoder STAGE… [--work DIR] [--seeds N…]."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -41,7 +43,6 @@ _FEW_PAIRS = 100
 _PUBLISHED_SHARES = (0.0, 0.1, 0.2, 0.3)
 _COMBINED = 4  # one request of two for so many requests
 _LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
-_SEEDED = ("encoder", "distilled")
 _CROSS = {"cross6": (0, 1, 2, 3, 4, 5), "cross3": (0, 2, 4)}
 _FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
 
@@ -49,9 +50,9 @@ _FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
 class Work:
     """The files of a run, and the sets in them."""
 
-    def __init__(self, folder: Path, seed: int, share: float = 1.0) -> None:
+    def __init__(self, folder: Path, share: float = 1.0) -> None:
         """Read all tokens onto the device. share: of the steps of every training, to try the recipe out."""
-        self.folder, self.seed, self._share, self._started = folder, seed, share, time.perf_counter()
+        self.folder, self._share, self._started = folder, share, time.perf_counter()
         chosen = np.load(folder / "texts-dev.npz")
         self.dev = [one for name in _sets(chosen) for one in _read(chosen, name, _DEV_REQUEST_WIDTH)]
         self.chosen_on = [one.name for one in self.dev]
@@ -63,11 +64,11 @@ class Work:
         for file in ("texts-train.npz", "texts-written.npz"):
             arrays = np.load(self.folder / file)
             found += [one for name in _sets(arrays) for one in _read(arrays, name, width, "train")]
-        return found + [combined(one, len(one.requests) // _COMBINED, width, self.seed) for one in found]
+        return found + [combined(one, len(one.requests) // _COMBINED, width, seed=0) for one in found]
 
     def path(self, name: str) -> Path:
-        """The file of some weights: one of each seed of those that are trained with several."""
-        return self.folder / (f"{name}-s{self.seed}.safetensors" if name in _SEEDED else f"{name}.safetensors")
+        """The file of some weights."""
+        return self.folder / f"{name}.safetensors"
 
     def steps(self, count: int) -> int:
         """How many steps a training of so many takes here."""
@@ -148,19 +149,19 @@ def _read(arrays: np.lib.npyio.NpzFile, name: str, width: int, only: str = "") -
     return found
 
 
-def encoder(work: Work) -> None:
+def encoder(work: Work, seed: int) -> None:
     """The first encoder of a seed; near misses of that of seed 0 are what the cross-encoders learn from."""
     network = bert(with_new_tokens(read_weights(work.folder / PUBLISHED)))
-    if not work.seed:
+    if not seed:
         work.tell("published", network)
-    train_encoder(network, work.train, EncoderTraining(work.steps(1500), seed=work.seed))
-    work.tell(f"encoder, seed {work.seed}", network)
-    write_weights(work.path("encoder"), network.state_dict())
+    train_encoder(network, work.train, EncoderTraining(work.steps(1500), seed=seed))
+    work.tell(f"encoder, seed {seed}", network)
+    write_weights(work.path(f"encoder-s{seed}"), network.state_dict())
 
 
 def cross(work: Work) -> None:
     """The cross-encoders: one of six layers, and one of three that imitates it."""
-    weights = read_weights(work.path("encoder"))
+    weights = read_weights(work.path("encoder-s0"))
     network = bert(weights)
     sets = [*work.train, work.translated()]
     misses = {one.name: near_misses(network, one, _MISSES) for one in sets}
@@ -168,7 +169,7 @@ def cross(work: Work) -> None:
     for name, layers in _CROSS.items():
         model = CrossEncoder(weights, layers)
         rate = 6e-5 if teacher is None else 1e-4
-        settings = CrossEncoderTraining(work.steps(2000), rate, seed=work.seed)
+        settings = CrossEncoderTraining(work.steps(2000), rate)
         train_cross_encoder(model, sets, misses, settings, teacher)
         for weight, found in measure_reranked(network, model, work.dev, _WEIGHTS).items():
             work.say(table_line(f"{name}, weight {weight:g}", found, work.chosen_on))
@@ -178,19 +179,19 @@ def cross(work: Work) -> None:
         teacher = teacher or model.eval()
 
 
-def distil(work: Work) -> None:
-    """The encoder, trained again beside the cross-encoder."""
-    first = read_weights(work.path("encoder"))
+def distil(work: Work, seed: int) -> None:
+    """The encoder of a seed, trained again beside the cross-encoder."""
+    first = read_weights(work.path(f"encoder-s{seed}"))
     network = bert(first).eval()
     model = CrossEncoder.read(read_weights(work.path("cross6")))
     scored = {
         one.name: score_lists(model, one, near_misses(network, one, _MISSES), _LISTS, _LIST) for one in work.train
     }
     student = bert(first)
-    settings = EncoderTraining(work.steps(900), 2e-5, misses=0, seed=work.seed)
+    settings = EncoderTraining(work.steps(900), 2e-5, misses=0, seed=seed)
     train_encoder(student, work.train, settings, scored)
-    work.tell(f"distilled, seed {work.seed}", student)
-    write_weights(work.path("distilled"), student.state_dict())
+    work.tell(f"distilled, seed {seed}", student)
+    write_weights(work.path(f"distilled-s{seed}"), student.state_dict())
 
 
 def average(work: Work) -> None:
@@ -216,7 +217,7 @@ def languages(work: Work) -> None:
     teacher, network = bert(weights).eval(), bert(weights)
     examples = _english(work, teacher)
     examples += [Wanted(texts, embed_all(teacher, english)) for texts, english in work.translations()]
-    imitate(network, examples, ImitationTraining(work.steps(4000), seed=work.seed))
+    imitate(network, examples, ImitationTraining(work.steps(4000)))
     work.tell("languages", network)
     write_weights(work.path("languages"), network.state_dict())
 
@@ -231,7 +232,7 @@ def fast(work: Work) -> None:
         network = bert(weights, layers)
         # The table of words stays that of the whole encoder: the package holds it once.
         network.embeddings.word_embeddings.weight.requires_grad_(False)
-        imitate(network, examples, ImitationTraining(work.steps(5000), seed=work.seed))
+        imitate(network, examples, ImitationTraining(work.steps(5000)))
         work.tell(f"{name}, requests alone", network, teacher)
         work.tell(f"{name}, documents too", network)
         write_weights(work.path(name), network.state_dict())
@@ -247,17 +248,14 @@ def _english(work: Work, teacher: object) -> list[Wanted]:
     return requests + [Wanted(texts, told[key]) for key, texts in documents.items()]
 
 
+# Each stage with the last file that it writes; some are run once for each seed.
+_SEEDED = {"encoder": (encoder, "encoder-s{}"), "distil": (distil, "distilled-s{}")}
 _STAGES = {
-    "encoder": encoder,
-    "cross": cross,
-    "distil": distil,
-    "average": average,
-    "languages": languages,
-    "fast": fast,
+    "cross": (cross, "cross3"),
+    "average": (average, "averaged"),
+    "languages": (languages, "languages"),
+    "fast": (fast, "fast2"),
 }
-# The last file of each stage: where it is there, the stage is done.
-_LAST = {"encoder": "encoder", "cross": "cross3", "distil": "distilled"}
-_LAST |= {"average": "averaged", "languages": "languages", "fast": "fast2"}
 
 
 def _make_texts(work: Path) -> None:
@@ -275,20 +273,29 @@ def _write_requests(work: Path) -> None:
 _BEFORE = {"write": _write_requests, "texts": _make_texts}
 
 
+def _trainings(stage: str, seeds: Sequence[int]) -> list[tuple[Callable[[Work], None], str]]:
+    """What a stage trains, and the last file of each training: where that is, it is done."""
+    if stage in _SEEDED:
+        run, made = _SEEDED[stage]
+        return [(partial(run, seed=seed), made.format(seed)) for seed in seeds]
+    return [_STAGES[stage]] if stage in _STAGES else []
+
+
 def main() -> None:
     """Read the arguments and run the stages that are named, in order."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stages", nargs="+", choices=[*_BEFORE, *_STAGES, "ship"])
+    parser.add_argument("stages", nargs="+", choices=[*_BEFORE, *_SEEDED, *_STAGES, "ship"])
     parser.add_argument("--work", type=Path, default=Path("models/default_encoder"))
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the encoders that are averaged")
     parser.add_argument("--share", type=float, default=1.0, help="of the steps, to try the recipe out")
     given = parser.parse_args()
     for stage in (one for one in given.stages if one in _BEFORE):
         _BEFORE[stage](given.work)
-    work = Work(given.work, given.seed, given.share) if set(given.stages) & set(_STAGES) else None
-    for stage in (one for one in given.stages if one in _STAGES):
-        if work is not None and not work.path(_LAST[stage]).exists():
-            _STAGES[stage](work)
+    trained = [one for stage in given.stages for one in _trainings(stage, given.seeds)]
+    work = Work(given.work, given.share) if trained else None
+    for run, made in trained:
+        if work is not None and not work.path(made).exists():
+            run(work)
     if "ship" in given.stages:
         from recipes.default_encoder.ship import ship
 

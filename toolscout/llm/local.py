@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolscout.models.language.lora import Adapter
 
 _MAX_FILLINGS = 1024
-_ON_CPU, _ON_DEVICE = 16, 1024  # rows in a batch; on a device, the engine splits what does not fit into memory
+_ON_CPU, _ON_DEVICE = 16, 4096  # rows in a batch; on a device, the engine splits what does not fit into memory
 _TAIL = 8  # extra tokens in which a stop string is looked for
 _NOTHING = np.empty(0, np.int64)
 
