@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -296,6 +297,7 @@ def main() -> None:
     for run, made in trained:
         if work is not None and not work.path(made).exists():
             run(work)
+            gc.collect()  # what a GPU recorded for this training takes gigabytes
     if "ship" in given.stages:
         from recipes.default_encoder.ship import ship
 

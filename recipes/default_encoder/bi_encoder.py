@@ -20,6 +20,8 @@ from recipes.default_encoder.network import (
     set_rate,
 )
 
+_COUNTS = 64
+
 
 @dataclass(frozen=True)
 class EncoderTraining:
@@ -70,7 +72,7 @@ def train_encoder(
         set_rate(learning, settings.rate, step, settings.steps)
         data = sets[number]
         rows = torch.randint(len(data.requests), (min(settings.batch, len(data.requests)),), device=DEVICE)
-        competing = _competing(data, rows, misses.get(data.name), min(settings.documents, len(data.needed)))
+        competing = _competing(data, rows, misses.get(data.name), settings.documents)
         texts = [(data.requests, rows), (data.documents, competing)]
         lists = scored.get(data.name) if scored else None
         if lists:
@@ -89,8 +91,9 @@ def train_encoder(
     return float(loss.detach())
 
 
-def _competing(data: TokenisedSet, rows: Tensor, misses: Tensor | None, count: int) -> Tensor:
-    """The documents of a step: gold, a near miss of each request, and others up to `count` or a multiple of it."""
+def _competing(data: TokenisedSet, rows: Tensor, misses: Tensor | None, most: int) -> Tensor:
+    """The documents of a step: gold, a near miss of each request, and others up to one of few counts."""
+    count = min(most, -(-len(data.needed) // _COUNTS) * _COUNTS)
     gold = data.gold[rows]
     found = [gold[gold >= 0]]
     if misses is not None:

@@ -151,7 +151,26 @@ class _Layers(nn.Module):
         return states
 
 
-_RECORDED: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], Callable[[Tensor, Tensor], Tensor]]] = WeakKeyDictionary()
+class _Recordings:
+    """What the layers of one network do to parts of batches, by part and shape."""
+
+    def __init__(self) -> None:
+        self._memory: dict[int, Any] = {}
+        self._made: dict[tuple[int, ...], Callable[[Tensor, Tensor], Tensor]] = {}
+
+    def of(self, network: Any, part: int, embedded: Tensor, mask: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """The recording of a part of this shape; it is made at the first use."""
+        key = (part, *embedded.shape)
+        if key not in self._made:
+            # Those of one part share memory: a step uses one of them.
+            if part not in self._memory:
+                self._memory[part] = torch.cuda.graph_pool_handle()
+            like = torch.randn_like(embedded).requires_grad_(), torch.ones_like(mask)
+            self._made[key] = torch.cuda.make_graphed_callables(_Layers(network), like, pool=self._memory[part])
+        return self._made[key]
+
+
+_RECORDED: WeakKeyDictionary[nn.Module, _Recordings] = WeakKeyDictionary()
 
 
 def _layers(network: Any, part: int, embedded: Tensor, mask: Tensor) -> Tensor:
@@ -162,12 +181,8 @@ def _layers(network: Any, part: int, embedded: Tensor, mask: Tensor) -> Tensor:
     """
     if DEVICE.type != "cuda" or not (network.training and torch.is_grad_enabled()):
         return _Layers(network)(embedded, mask)
-    recorded = _RECORDED.setdefault(network, {})
-    key = (part, *embedded.shape)
-    if key not in recorded:
-        like = torch.randn_like(embedded).requires_grad_(embedded.requires_grad), torch.ones_like(mask)
-        recorded[key] = torch.cuda.make_graphed_callables(_Layers(network), like)
-    return recorded[key](embedded, mask)
+    recorded = _RECORDED.setdefault(network, _Recordings())
+    return recorded.of(network, part, embedded, mask)(embedded, mask)
 
 
 def pooled(
