@@ -37,6 +37,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from recipes.default_encoder.network import write_weights
 
     folder = tmp_path_factory.mktemp("work")
+    torch.set_num_threads(1)  # matrices so small are not worth waiting for a second thread
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=64, num_hidden_layers=6, num_attention_heads=2, intermediate_size=64
