@@ -62,6 +62,13 @@ class _GrowingRows:
             return later
         return np.concatenate([self._saved, later.reshape(self.count, self._saved.shape[1])])
 
+    def frozen(self) -> _GrowingRows:
+        """These rows alone, whatever is appended to them later; nothing is copied, since a row never changes."""
+        found = _GrowingRows(self._saved, self.most_lost)
+        found.count = self.count
+        found._full, found._bytes = self._full[: self.count], self._bytes[: self.count]
+        return found
+
     def append(self, vectors: Floats) -> None:
         needed = self.count + len(vectors)
         if needed > len(self._full):
@@ -151,6 +158,12 @@ class VectorTable:
                 "made them: build the index again, or use the encoder that it was made with"
             )
         self._live.append(vectors.astype(np.float16).astype(np.float32))
+
+    def frozen(self) -> VectorTable:
+        """The table as it is now, to be saved by one thread while others change this one; quick for any size."""
+        found = VectorTable(self._base, self._graph, self._live.frozen())
+        found._folder, found._dead = self._folder, set(self._dead)
+        return found
 
     def kill(self, row: int) -> None:
         """Mark a row as dead; searches skip it."""

@@ -324,10 +324,22 @@ class Retriever(ABC):
     def save(self, folder: Path) -> None:
         """Write options and index: json, npy and the engine's own files, never pickle."""
 
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Begin to save the index as it is now, and return what does the rest, while tools come and go.
+
+        A method whose index is large overrides this, so that neither searches nor changes wait until all is written.
+        """
+        self.save(folder)
+        return _nothing
+
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open what `save` wrote. `encoder`: the one that its vectors were made with, where no name or folder says."""
+
+
+def _nothing() -> None:
+    """Do nothing: all is saved."""
 
 
 def seen_by(retriever: Retriever) -> TrainedOn:

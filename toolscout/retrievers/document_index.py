@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel, EncoderUnavailable, MissingEncoder
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.row_ids import RowIds
-from toolscout.index.saved_rows import PendingTools, load_rows, save_rows
+from toolscout.index.saved_rows import FrozenRows, PendingTools, load_rows
 from toolscout.index.vector_table import VectorTable
 from toolscout.models.encoders.absent import AbsentEncoder
 from toolscout.models.encoders.base import TextEncoder
@@ -382,18 +382,25 @@ class DocumentIndex(Retriever):
         """For each request vector, the cosine of the most similar allowed tool; empty where there is none."""
         with self._lock:
             rows = self._rows.alive() if scope.allowed is None else self._rows.allowed(scope.allowed)
-            return (
-                self._table.best_scores(self._request_vector(vectors), rows)
-                if len(rows)
-                else np.empty(0, dtype=np.float32)
-            )
+            table = self._table.frozen()
+        # Without the lock: in a large catalogue this takes long, and searches go on meanwhile.
+        return table.best_scores(self._request_vector(vectors), rows) if len(rows) else np.empty(0, dtype=np.float32)
 
     # Files.
 
     def _save_documents(self, folder: Path) -> None:
         """Write the vectors, the ids and the pending tools."""
-        self._table.save(folder / "vectors")
-        save_rows(folder, self._rows, self.names, self._pending)
+        self._frozen_documents()(folder)
+
+    def _frozen_documents(self) -> Callable[[Path], None]:
+        """Take the vectors, the ids and the pending tools as they are now; what is returned writes them to a folder."""
+        table, rows = self._table.frozen(), FrozenRows(self._rows, self.names, self._pending)
+
+        def save(folder: Path) -> None:
+            table.save(folder / "vectors")
+            rows.save(folder)
+
+        return save
 
     def _load_documents(self, folder: Path, model: Mapping[str, Any]) -> None:
         """Read what `_save_documents` wrote. Raises BadModel if it is damaged or was made with another encoder."""
