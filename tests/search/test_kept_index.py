@@ -25,7 +25,6 @@ from toolscout.index.vector_table import VectorTable
 from toolscout.index.word_files import WordFiles
 from toolscout.retrievers import bm25
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.scout import Scout
 from toolscout.search import index_snapshot
 from toolscout.stores.sqlite.store import SqliteStore

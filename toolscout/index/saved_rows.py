@@ -135,7 +135,9 @@ class FrozenRows:
             record = {"ids": ids.later, "aliases": aliases, "dead": sorted(ids.dead)}
         else:
             every = list(ids)
-            tool_table.write(folder / _TABLE, every, list(map(self._aliases, range(len(every)), every)), [""] * len(every))
+            tool_table.write(
+                folder / _TABLE, every, list(map(self._aliases, range(len(every)), every)), [""] * len(every)
+            )
             record = {"ids": [], "aliases": {}, "dead": [row for row, tool_id in enumerate(every) if not tool_id]}
         record |= self._waiting.save(folder) if self._waiting is not None else {}
         tool_table.replace_file(folder / _RECORD, lambda path: path.write_text(json.dumps(record)))

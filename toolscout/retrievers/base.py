@@ -143,6 +143,15 @@ class Retriever(ABC):
     def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """The best k allowed tools for each request: the full ranking without the tools that are not allowed."""
 
+    @property
+    def ranks_together(self) -> bool:
+        """Whether `rank` is quick, and quicker for a few requests together than for one after the other.
+
+        Servers then collect requests that arrive at the same time. All of them wait for the last, so a method that
+        takes long for each request, or calls an endpoint, has them ranked alone.
+        """
+        return False
+
     def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
         """The best k of the tools allowed by `scope`, for a request that was ranked; the same as ranking it again.
 

@@ -178,6 +178,11 @@ class Hybrid(Retriever):
         found = zip(requests, self.rankings(requests, scope), strict=True)
         return [self._fuse(request, rankings, k, scope) for request, rankings in found]
 
+    @property
+    def ranks_together(self) -> bool:
+        """Whether all parts are quicker so."""
+        return all(part.ranks_together for part in self._parts)
+
     def rankings(self, requests: Sequence[str], scope: Scope = EVERYTHING) -> list[list[Ranking]]:
         """For each request, the full ranking of each part; the parts work in parallel.
 
