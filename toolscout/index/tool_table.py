@@ -130,7 +130,8 @@ class ToolTable:
         return places, starts[places], ends[places]
 
     def _has(self, kind: Kind, key: str, row: int) -> bool:
-        return key in _keys(kind, self.id(row), self.aliases(row) if kind == "alias" else (), self.digest(row))
+        aliases = self.aliases(row) if kind == "alias" else ()
+        return key in _keys(kind, self.id(row), aliases, self.digest(row) if kind == "digest" else "")
 
     def link(self, folder: Path) -> None:
         """Have the same table in another folder, without copying it where the system can."""

@@ -302,7 +302,8 @@ class Bm25(Retriever):
             self._scripts = _OtherScripts(self.options)
         if self._scripts is not None:
             self._scripts.remove(ids)
-            self._scripts.add(tools)
+            if tools:  # else a commit of nothing, which costs as much as a search
+                self._scripts.add(tools)
             self._scripts.total = len(self._rows)
 
     def _find_scripts(self) -> None:

@@ -41,8 +41,9 @@ LINES = "application/x-ndjson"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 # Several changes wait at a time for the index, which applies all of them at once.
 _WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S = 8, 64, 3600.0
-# Searches that one thread makes together while all are busy: more would keep the first of them waiting for long.
-_SEARCHED_TOGETHER = 8
+# Searches that one thread makes together while all are busy. Vectors are read once for four of them; with more, the
+# first would wait longer and little time would be saved.
+_SEARCHED_TOGETHER = 4
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
