@@ -116,6 +116,26 @@ def test_callers_take_turns_within_a_call() -> None:
     assert run(work).calls == [[0], [1, 7, 2, 3], [4, 5, 6]]
 
 
+def test_those_done_in_one_call_take_one_place() -> None:
+    async def work(gate: Gate, doubling: Doubling) -> None:
+        first = ask(gate, doubling, 0)
+        await doubling.wait_for_calls(1)
+        waiting = [ask(gate, doubling, number) for number in (1, 2, 3)]
+        await asyncio.sleep(0)
+        doubling.may_end.release()
+        assert await first == [0]
+        await doubling.wait_for_calls(1)  # all three run now, in one call: three more may wait
+        more = [ask(gate, doubling, number) for number in (4, 5, 6)]
+        await asyncio.sleep(0)
+        with pytest.raises(Problem) as refused:
+            await ask(gate, doubling, 7)
+        assert refused.value.status == 503
+        doubling.may_end.release(99)
+        assert [await one for one in [*waiting, *more]] == [[2], [4], [6], [8], [10], [12]]
+
+    assert run(work, queue=3).calls == [[0], [1, 2, 3], [4, 5, 6]]
+
+
 def test_an_error_of_one_does_not_reach_the_others() -> None:
     async def work(gate: Gate, doubling: Doubling) -> None:
         first = ask(gate, doubling, 1)

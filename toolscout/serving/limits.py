@@ -194,6 +194,7 @@ class Gate:
         self._workers, self._most, self._seconds, self._each = workers, workers + queue, seconds, each or workers
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by caller; the first one's turn is next
         self._busy = 0  # threads that work
+        self._joined = 0  # requests that run in the call of another, and so take no place of their own
         self._running, self._inside = Counter[str](), Counter[str]()  # by caller: threads that work for it, requests
         self.draining = False
 
@@ -234,7 +235,7 @@ class Gate:
     def _enter(self, job: _Job) -> None:
         if self.draining:
             raise _ending()
-        if self.inside >= self._most:
+        if self.inside - self._joined >= self._most:
             last = self._newest_of_most(self._inside[job.who] + 1)
             if last is None:
                 raise Problem(503, "the server has more to do than it can; ask again in a second", _AGAIN)
@@ -269,6 +270,7 @@ class Gate:
                 continue
             future.add_done_callback(partial(self._ended, batch, callers))
             self._busy += 1
+            self._joined += len({job for job, _ in batch}) - 1
             self._running.update(callers)
 
     def _next_batch(self) -> list[tuple[_Job, int]]:
@@ -298,6 +300,7 @@ class Gate:
 
     def _ended(self, batch: Sequence[tuple[_Job, int]], callers: set[str], future: asyncio.Future[Any]) -> None:
         self._busy -= 1
+        self._joined -= len({job for job, _ in batch}) - 1
         self._running.subtract(callers)
         error = _ending() if future.cancelled() else future.exception()
         results = future.result() if error is None else [error] * len(batch)
