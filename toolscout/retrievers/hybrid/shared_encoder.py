@@ -48,7 +48,8 @@ class SharedEncoder(TextEncoder):
 
     def encode_request(self, text: str) -> Floats:
         """The unit vector of one request; other threads that need the same one wait for it."""
-        return self._encoded([text], lambda texts: self._encoder.encode_request(texts[0])[None])[0]
+        vector: Floats = self._encoded([text], lambda texts: self._encoder.encode_request(texts[0])[None])[0]
+        return vector
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Unit vectors of several requests; those that another thread is encoding are waited for."""
