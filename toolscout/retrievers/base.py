@@ -336,8 +336,8 @@ class Retriever(ABC):
     def begin_save(self, folder: Path) -> Callable[[], None]:
         """Begin to save the index as it is now, and return what does the rest, while tools come and go.
 
-        A method whose index is large overrides this, so that neither searches nor changes wait until all is written, and
-        its `save` calls it. A subclass of such a method that has more to save overrides this instead of `save`.
+        A method whose index is large overrides this, so that neither searches nor changes wait until all is written.
+        Its `save` calls it. A subclass of such a method that has more to save overrides this instead of `save`.
         """
         self.save(folder)
         return _nothing
