@@ -265,7 +265,9 @@ class Bm25(Retriever):
             self._files.save(folder / "words")
             if self._scripts is None:
                 shutil.rmtree(folder / _SCRIPTS_FOLDER, ignore_errors=True)
-            finish_scripts = self._scripts.begin_save(folder / _SCRIPTS_FOLDER) if self._scripts else None
+                finish_scripts = None
+            else:
+                finish_scripts = self._scripts.begin_save(folder / _SCRIPTS_FOLDER)
             rows = FrozenRows(self._rows, self.names)
 
         def finish() -> None:
