@@ -133,6 +133,11 @@ class FrozenRows:
         if _listed(len(ids.later) + len(ids.dead), ids.table) and _linked(ids.table, folder / _TABLE):
             aliases = {i: own for i in filter(None, ids.later) if (own := self._later_aliases.get(i))}
             record = {"ids": ids.later, "aliases": aliases, "dead": sorted(ids.dead)}
+        elif ids.table is not None and tool_table.extend(
+            ids.table, folder / _TABLE, ids.later, [self._later_aliases.get(i, ()) for i in ids.later], ids.dead
+        ):
+            dead = [ids.first + place for place, tool_id in enumerate(ids.later) if not tool_id]
+            record = {"ids": [], "aliases": {}, "dead": [*sorted(ids.dead), *dead]}
         else:
             every = list(ids)
             tool_table.write(
