@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.toys import HashedWords, catalogue
 from toolscout import Allowed, Example, Scout, Tool
-from toolscout.core.answer import ExactName, MatchedWords, PastRequest, Similarity
+from toolscout.core.answer import ExactName, Level, MatchedWords, PastRequest, Similarity
 from toolscout.errors import BadRequest, MissingEncoder, UnknownTool
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.scout import Search
 
 LION = Tool("zoo", "feed_lion", "Gives the lion its dinner of fresh meat")
 FORECAST = Tool("weather", "get_forecast", "Tells how warm and how wet the coming days will be")
@@ -338,3 +342,34 @@ def test_searching_from_many_threads_while_tools_come_and_go(tmp_path: Path, enc
         for thread in threads:
             thread.join()
         assert errors == []
+
+
+def test_searches_together_answer_as_each_alone_and_have_their_own_errors(tmp_path: Path, encoder: HashedWords) -> None:
+    with Scout.open(tmp_path / "tools.db", "memory") as scout:
+        scout.add([*catalogue(70), LION, FORECAST])
+        scout.feedback(Example("supper for the king of beasts", (LION.id,), tenant="zoo"))
+        scout.store.grant("bob", Allowed.of(["zoo"]))
+        searches = [
+            Search("gives the lion its dinner"),
+            Search("gives the lion its dinner", k=2, allowed="bob"),
+            Search("  "),
+            Search("supper for the king of beasts", tenant="zoo"),
+            Search("supper for the king of beasts", tenant="bank"),
+            Search("how warm will it be", level="strict"),
+            Search("how warm will it be", level="lenient", needed=True),
+            Search("how warm will it be", level=cast("Level", "any")),
+            Search("search issue", k=0),
+            Search("search issue", allowed=Allowed.of(["space1"])),
+            Search("search issue " * 2_000, k=3),
+        ]
+        found = scout.search_together(searches)
+        for search, answer in zip(searches, found, strict=True):
+            about = {key: value for key, value in asdict(search).items() if key not in ("text", "allowed")}
+            alone = partial(scout.search, search.text, allowed=search.allowed, **about)
+            if isinstance(answer, Exception):
+                with pytest.raises(BadRequest, match=re.escape(str(answer))):
+                    alone()
+            else:
+                assert answer == alone()
+        assert sum(isinstance(answer, BadRequest) for answer in found) == 3
+        assert scout.search_together([]) == []

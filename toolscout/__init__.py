@@ -22,7 +22,7 @@ from toolscout.core.tool import Origin, Tool
 
 if TYPE_CHECKING:
     from toolscout.data.dataset import Dataset
-    from toolscout.scout import Scout
+    from toolscout.scout import Scout, Search
     from toolscout.search.catalogue_fit import FitOptions
     from toolscout.search.tool_need import NeedOptions
 
@@ -44,6 +44,7 @@ __all__ = [
     "Reranked",
     "RewrittenQuery",
     "Scout",
+    "Search",
     "Similarity",
     "Tool",
     "__version__",
@@ -55,6 +56,7 @@ _ON_FIRST_USE = {
     "FitOptions": "toolscout.search.catalogue_fit",
     "NeedOptions": "toolscout.search.tool_need",
     "Scout": "toolscout.scout",
+    "Search": "toolscout.scout",
 }
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would else take any name for one of ours

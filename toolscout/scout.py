@@ -73,6 +73,19 @@ class Added:
     expansions: ExpansionReport | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One of several searches that are made together; the fields are the arguments of `Scout.search`."""
+
+    text: str
+    k: Count = 5
+    allowed: Allowed | str | None = None
+    tenant: str = ""
+    endpoints: Endpoints = "ask"
+    level: Level | None = None
+    needed: bool = False
+
+
 class _SearchOptions(TypedDict):
     """The keyword arguments of `Scout.search`."""
 
@@ -428,6 +441,40 @@ class Scout:
         answers = [self._answer(index, one, scope, chosen, needed) for one in found]
         return [_noted(one, text) for one, text in zip(answers, texts, strict=True)]
 
+    def search_together(self, searches: Sequence[Search]) -> list[Answer | Exception]:
+        """The answer to each search as `search` gives it, or the error that it raises, which concerns no other search.
+
+        Searches of the same scope are ranked together, which is faster where `ranks_together` is true.
+        """
+        self.refresh(wait=False)
+        index = self._index  # one and the same for all
+        found: dict[int, Answer | Exception] = {}
+        groups: dict[tuple[Count, Scope], list[tuple[int, str]]] = {}
+        for place, one in enumerate(searches):
+            try:
+                request = checked_request(one.text)
+                scope = Scope(index.permitted(one.allowed), tenant=one.tenant, endpoints=one.endpoints)
+                groups.setdefault((one.k, scope), []).append((place, request))
+            except Exception as error:
+                found[place] = error
+        for (k, scope), group in groups.items():
+            results = _find_each(index.retriever, [request for _, request in group], k, scope)
+            for (place, _), result in zip(group, results, strict=True):
+                one = searches[place]
+                try:
+                    if isinstance(result, Exception):
+                        raise result
+                    level = self.level if one.level is None else checked_level(one.level)
+                    found[place] = _noted(self._answer(index, result, scope, level, one.needed), one.text)
+                except Exception as error:
+                    found[place] = error
+        return [found[place] for place in range(len(searches))]
+
+    @property
+    def ranks_together(self) -> bool:
+        """Whether several requests are ranked in less time together than one after the other."""
+        return self._index.retriever.ranks_together
+
     # The same for coroutines.
 
     async def asearch(
@@ -661,6 +708,18 @@ def _documents(store: Store, ids: Sequence[str]) -> list[str | None]:
         if len(ids) == 1:
             return [None]
         return [text for tool_id in ids for text in _documents(store, [tool_id])]
+
+
+def _find_each(
+    retriever: Retriever, requests: Sequence[str], k: Count, scope: Scope
+) -> Sequence[SearchResult | Exception]:
+    """The result for each request, or the error that it raises when it is searched alone."""
+    try:
+        return find(retriever, requests, k, scope)
+    except Exception as error:
+        if len(requests) == 1:
+            return [error]
+    return [one for request in requests for one in _find_each(retriever, [request], k, scope)]
 
 
 def _expansions(given: Expansions) -> Mapping[str, Expansion]:

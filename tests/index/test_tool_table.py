@@ -151,3 +151,19 @@ def test_tools_that_wait_do_so_in_a_file_too(tmp_path: Path, monkeypatch: pytest
 
 def test_one_name_in_many_spellings_has_one_key() -> None:
     assert {name_key(text) for text in ("createIssue", "create_issue", "create-issue")} == {"create_issue"}
+
+
+def test_a_table_is_not_extended_where_two_keys_would_have_one_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool_table.write(tmp_path / "one", ["a/old", "a/other"], [(), ()], ["", ""])
+    table, hashed = ToolTable(tmp_path / "one"), tool_table._hash
+    assert tool_table.extend(table, tmp_path / "two", ["b/new", ""], [("nu",), ()], [1])
+    two = ToolTable(tmp_path / "two")
+    assert two.ids() == ["a/old", "a/other", "b/new", ""]
+    assert [two.row(one) for one in ("a/old", "a/other", "b/new")] == [0, None, 2]
+    assert two.rows("alias", "nu").tolist() == [2]
+    monkeypatch.setattr(tool_table, "_hash", lambda key, salt: hashed({"b/new": "a/old"}.get(key, key), salt))
+    assert not tool_table.extend(table, tmp_path / "three", ["b/new"], [()], [])
+    monkeypatch.setattr(tool_table, "_hash", lambda key, salt: hashed({"b/new": "b/newer"}.get(key, key), salt))
+    assert not tool_table.extend(table, tmp_path / "three", ["b/new", "b/newer"], [(), ()], [])

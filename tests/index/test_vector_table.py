@@ -45,6 +45,44 @@ def test_a_search_misses_nothing(count: int, k: int, seed: int, dead: int, repea
     assert scores == pytest.approx(rows[found].astype(np.float16).astype(np.float64) @ query, abs=1e-6)
 
 
+@pytest.mark.parametrize("queries", [2, 8, 19])
+@pytest.mark.parametrize("restricted", [False, True])
+@pytest.mark.parametrize("shared_from", [100, 1 << 62])
+def test_queries_together_give_what_each_gives_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queries: int, restricted: bool, shared_from: int
+) -> None:
+    monkeypatch.setattr(vector_table, "_SHARED_FROM", shared_from)
+    made = VectorTable()
+    made.append(unit(1500, 384))
+    made.save(tmp_path)
+    table = VectorTable.load(tmp_path)
+    table.append(unit(300, 384, seed=1))  # beside those of the file
+    for row in (3, 700, 1600):
+        table.kill(row)
+    among = np.arange(0, 1800, 7, dtype=np.int64) if restricted else None
+    asked = unit(queries, 384, seed=2)
+    counts = [1 + 40 * number for number in range(queries)]
+    together = table.search_each(asked, counts, among)
+    for query, k, (rows, scores) in zip(asked, counts, together, strict=True):
+        alone = table.search(query, k, among)
+        assert np.array_equal(rows, alone[0])
+        assert np.array_equal(scores, alone[1])
+
+
+def test_a_table_is_saved_as_it_was_when_frozen(tmp_path: Path) -> None:
+    table, rows = VectorTable(), unit(900)
+    table.append(rows[:500])
+    table.kill(7)
+    frozen = table.frozen()
+    table.append(rows[500:])
+    table.kill(8)
+    frozen.save(tmp_path)
+    loaded = VectorTable.load(tmp_path)
+    assert len(loaded) == 500
+    assert loaded.skipped().tolist() == [7]
+    assert np.array_equal(loaded.rows(np.arange(500)), table.rows(np.arange(500)))
+
+
 def test_a_shared_scan_gives_what_one_thread_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     table, query = VectorTable(), unit(1, seed=5)[0]
     table.append(unit(3000))

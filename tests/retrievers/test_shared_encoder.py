@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -35,6 +36,30 @@ def test_different_requests_do_not_wait_for_each_other() -> None:
     assert sorted(encoder.texts) == ["one", "two"]
     assert np.array_equal(found[0], HashedWords().encode_request("one"))
     assert np.array_equal(found[1], found[3])
+
+
+def test_batches_do_not_wait_for_each_other_and_share_what_they_have_in_common() -> None:
+    class Together(HashedWords):
+        """Encodes a batch only when another one is being encoded too."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = threading.Barrier(2, timeout=5)
+            self.texts: list[str] = []
+
+        def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            self.texts += texts
+            self.both.wait()
+            return super().encode(texts)
+
+    encoder = Together()
+    shared = SharedEncoder(encoder)
+    batches = [["one", "two", "one"], ["two", "three"]]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(shared.encode, batches))
+    assert sorted(encoder.texts) == ["one", "three", "two"]
+    for batch, vectors in zip(batches, found, strict=True):
+        assert np.array_equal(vectors, HashedWords().encode(batch))
 
 
 def test_an_error_reaches_everyone_and_is_not_kept() -> None:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from toolscout.core.tool import Listing, Tool
 from toolscout.index import saved_rows, vector_table
 from toolscout.index.tool_table import ToolTable
 from toolscout.index.vector_table import VectorTable
+from toolscout.index.word_files import WordFiles
 from toolscout.retrievers import bm25
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.scout import Scout
 from toolscout.search import index_snapshot
 from toolscout.stores.sqlite.store import SqliteStore
@@ -332,7 +333,8 @@ def test_where_it_cannot_be_kept_words_answer_and_say_so(path: Path) -> None:
         assert str(path.parent) not in note
 
 
-def test_a_full_disk_leaves_what_was_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["bm25", "dense"])
+def test_a_full_disk_leaves_what_was_kept(path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     filled(path)
     before = folder(path)
 
@@ -341,7 +343,8 @@ def test_a_full_disk_leaves_what_was_kept(path: Path, monkeypatch: pytest.Monkey
 
     with SqliteStore(path) as store:
         store.add(catalogue(120)[80:], "others")
-    monkeypatch.setattr(Hybrid, "save", full)
+    # The word index is saved in the first step, the vectors are in the second.
+    monkeypatch.setattr(*{"bm25": (WordFiles, "save", full), "dense": (VectorTable, "save", full)}[part])
     with Scout.open(path) as scout:
         assert any("No space left on device" in note for note in scout.search("issue").notes)
         assert scout.count() == 121
@@ -404,6 +407,43 @@ def test_a_snapshot_that_is_open_stays_until_it_is_closed(path: Path) -> None:
     with Scout.open(path) as scout:
         scout.add(catalogue(220)[150:])
     assert not before.exists()
+
+
+def test_searches_and_changes_go_on_while_a_snapshot_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(path)
+    writing, may_go_on = threading.Event(), threading.Event()
+    save = VectorTable.save
+
+    def slow(table: VectorTable, target: Path) -> None:
+        writing.set()
+        assert may_go_on.wait(60)
+        save(table, target)
+
+    monkeypatch.setattr(VectorTable, "save", slow)
+    with Scout.open(path) as scout, ThreadPoolExecutor(1) as pool:
+        before = folder(path)
+        added = pool.submit(scout.add, catalogue(150)[80:])
+        try:
+            assert writing.wait(60)
+            assert scout.search("gives the lion its dinner").considered[0].tool_id == LION.id
+            scout.store.add([Tool("sky", "count_clouds", "Counts the clouds.")], "others")
+            scout.store.remove([LION.id])
+            assert scout.search("sky/count_clouds").considered[0].tool_id == "sky/count_clouds"
+            assert LION.id not in [hit.tool_id for hit in scout.search("gives the lion its dinner").considered]
+            assert folder(path) == before
+        finally:
+            may_go_on.set()
+        added.result(60)
+        assert folder(path) != before
+        state = json.loads(pointer(path).read_text())["state"]
+        assert state["version"] < scout.store.version()
+        running = [scout.search(text, k=90, allowed=caller).considered for text in REQUESTS for caller in CALLERS]
+    # The snapshot has the state from when it was begun; what came later is followed.
+    monkeypatch.setattr(VectorTable, "save", save)
+    assert [one.considered for one in answers(path)] == running
+    with Scout.open(path) as scout:
+        assert scout.search("sky/count_clouds").considered[0].tool_id == "sky/count_clouds"
+        assert scout.count() == 151
 
 
 @pytest.mark.slow

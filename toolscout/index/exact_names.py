@@ -62,6 +62,10 @@ class ExactNames:
             return () if row is None else self._table.aliases(row)
         return own or ()
 
+    def later_aliases(self) -> dict[str, tuple[str, ...]]:
+        """The aliases of the tools that were added after the table, by id; a copy."""
+        return self._of.copy()
+
     def add(self, tool_id: str, aliases: Sequence[str] = ()) -> None:
         """Add a tool by its name and aliases. A tool that is known already must be removed first."""
         key = name_key(name_of(tool_id))

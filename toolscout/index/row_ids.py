@@ -34,6 +34,12 @@ class IdList:
             return self.later[row - self.first]
         return "" if row in self.dead or self.table is None else self.table.id(row)
 
+    def frozen(self) -> IdList:
+        """The rows as they are now, to be saved by one thread while others change these; the table is not copied."""
+        found = IdList(self.table, self.dead)
+        found.later = self.later.copy()
+        return found
+
     def some(self, rows: Sequence[int]) -> list[str]:
         """The ids in some rows, as single look-ups would give them."""
         if self.table is None:

@@ -83,6 +83,12 @@ class PendingTools(MutableMapping[str, Searchable]):
                 found += [self[tool_id] for tool_id in ids if tool_id]
         return found + [tool for tool in self._later.values() if tool.digest() in digests]
 
+    def frozen(self) -> PendingTools:
+        """The tools that are pending now, to be saved by one thread while others change these."""
+        found = PendingTools(self._saved.ids.table, self._saved.ids.dead)
+        found._later = self._later.copy()
+        return found
+
     def save(self, folder: Path) -> dict[str, Any]:
         """Write or link the table; returns the other tools, as fields for the record."""
         table, dead = self._saved.ids.table, self._saved.ids.dead
@@ -109,17 +115,44 @@ class PendingTools(MutableMapping[str, Searchable]):
 
 def save_rows(folder: Path, rows: RowIds, names: ExactNames, waiting: PendingTools | None = None) -> None:
     """Write the tools of an index, and the pending ones."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ids, record = rows.ids, dict[str, Any]()
-    if _listed(len(ids.later) + len(ids.dead), ids.table) and _linked(ids.table, folder / _TABLE):
-        aliases = {tool_id: own for tool_id in filter(None, ids.later) if (own := names.aliases(tool_id))}
-        record = {"ids": ids.later, "aliases": aliases, "dead": sorted(ids.dead)}
-    else:
-        every = list(ids)
-        tool_table.write(folder / _TABLE, every, [names.aliases(i) if i else () for i in every], [""] * len(every))
-        record = {"ids": [], "aliases": {}, "dead": [row for row, tool_id in enumerate(every) if not tool_id]}
-    record |= waiting.save(folder) if waiting is not None else {}
-    tool_table.replace_file(folder / _RECORD, lambda path: path.write_text(json.dumps(record)))
+    FrozenRows(rows, names, waiting).save(folder)
+
+
+class FrozenRows:
+    """The tools of an index as they are when this is made: one thread saves them while others change the index."""
+
+    def __init__(self, rows: RowIds, names: ExactNames, waiting: PendingTools | None = None) -> None:
+        """Copy what may change, which is quick: tables of saved tools do not. No other thread may change it now."""
+        self._ids, self._later_aliases = rows.ids.frozen(), names.later_aliases()
+        self._waiting = waiting.frozen() if waiting is not None else None
+
+    def save(self, folder: Path) -> None:
+        """Write the tools, and the pending ones."""
+        folder.mkdir(parents=True, exist_ok=True)
+        ids, record = self._ids, dict[str, Any]()
+        if _listed(len(ids.later) + len(ids.dead), ids.table) and _linked(ids.table, folder / _TABLE):
+            aliases = {i: own for i in filter(None, ids.later) if (own := self._later_aliases.get(i))}
+            record = {"ids": ids.later, "aliases": aliases, "dead": sorted(ids.dead)}
+        elif ids.table is not None and tool_table.extend(
+            ids.table, folder / _TABLE, ids.later, [self._later_aliases.get(i, ()) for i in ids.later], ids.dead
+        ):
+            dead = [ids.first + place for place, tool_id in enumerate(ids.later) if not tool_id]
+            record = {"ids": [], "aliases": {}, "dead": [*sorted(ids.dead), *dead]}
+        else:
+            every = list(ids)
+            tool_table.write(
+                folder / _TABLE, every, list(map(self._aliases, range(len(every)), every)), [""] * len(every)
+            )
+            record = {"ids": [], "aliases": {}, "dead": [row for row, tool_id in enumerate(every) if not tool_id]}
+        record |= self._waiting.save(folder) if self._waiting is not None else {}
+        tool_table.replace_file(folder / _RECORD, lambda path: path.write_text(json.dumps(record)))
+
+    def _aliases(self, row: int, tool_id: str) -> tuple[str, ...]:
+        """The aliases of the tool in a row; none for a dead row, which has no id."""
+        table = self._ids.table
+        if table is not None and row < self._ids.first:
+            return table.aliases(row) if tool_id and table.has_aliases else ()
+        return self._later_aliases.get(tool_id, ())
 
 
 def load_rows(folder: Path) -> tuple[RowIds, ExactNames, Mapping[str, Any]]:

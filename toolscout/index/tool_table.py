@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -130,7 +130,8 @@ class ToolTable:
         return places, starts[places], ends[places]
 
     def _has(self, kind: Kind, key: str, row: int) -> bool:
-        return key in _keys(kind, self.id(row), self.aliases(row) if kind == "alias" else (), self.digest(row))
+        aliases = self.aliases(row) if kind == "alias" else ()
+        return key in _keys(kind, self.id(row), aliases, self.digest(row) if kind == "digest" else "")
 
     def link(self, folder: Path) -> None:
         """Have the same table in another folder, without copying it where the system can."""
@@ -143,9 +144,60 @@ def write(folder: Path, ids: Sequence[str], aliases: Sequence[Sequence[str]], di
     """Write the table of these tools, one a row; "" for the id of a dead row."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_texts(folder, "ids", ids)
-    _write_texts(folder, "aliases", [json.dumps(list(own)) if own else "" for own in aliases])
+    _write_texts(folder, "aliases", _written(aliases))
     _write_texts(folder, "digests", digests)
-    salt = _write_keys(folder, ids, aliases, digests)
+    _write_salt(folder, _write_keys(folder, ids, aliases, digests))
+
+
+def extend(
+    table: ToolTable, folder: Path, ids: Sequence[str], aliases: Sequence[Sequence[str]], dead: Collection[int]
+) -> bool:
+    """Write a table with the rows of another and these tools behind them, without digests; "" for the id of a dead row.
+
+    The rows `dead` of the other table keep their ids, but no key leads to them. Much faster than `write`, since no key
+    is hashed again. Returns False where it cannot be done, because two keys would have one hash.
+    """
+    keys = _extended_keys(table, ids, aliases, np.fromiter(dead, dtype=np.int64, count=len(dead)))
+    if keys is None:
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    table._ids.write_extended(folder, "ids", ids)
+    table._aliases.write_extended(folder, "aliases", _written(aliases))
+    table._digests.write_extended(folder, "digests", [""] * len(ids))
+    for kind, (hashes, rows) in keys.items():
+        save_array(folder / f"{kind}.hashes.npy", hashes)
+        save_array(folder / f"{kind}.rows.npy", rows)
+    _write_salt(folder, table._salt)
+    return True
+
+
+def _extended_keys(
+    table: ToolTable, ids: Sequence[str], aliases: Sequence[Sequence[str]], dead: Ints
+) -> dict[Kind, tuple[NDArray[np.uint64], NDArray[np.uint32]]] | None:
+    """The sorted hashes of every kind of key, and their rows; None where two keys would have one hash."""
+    found: dict[Kind, tuple[NDArray[np.uint64], NDArray[np.uint32]]] = {}
+    for kind, (keys, rows) in _all_keys(ids, aliases, [""] * len(ids)).items():
+        hashes = {key: _hash(key, table._salt) for key in dict.fromkeys(keys)}
+        known = set(table.known(kind, list(hashes)))
+        taken = np.isin(np.fromiter(hashes.values(), np.uint64, len(hashes)), table._hashes[kind]).sum()
+        if len(set(hashes.values())) < len(hashes) or taken > len(known):
+            return None
+        later = [(hashes[key], len(table) + row) for key, row in zip(keys, rows, strict=True)]
+        # One row, dead or not, shows that there is a name with an ending.
+        later = [one for one, key in zip(later, keys, strict=True) if kind != "ending" or key not in known]
+        stay = np.ones(len(table._rows[kind]), dtype=bool) if kind == "ending" else ~np.isin(table._rows[kind], dead)
+        made = np.concatenate([table._hashes[kind][stay], np.array([one for one, _ in later], dtype=np.uint64)])
+        placed = np.concatenate([table._rows[kind][stay], np.array([row for _, row in later], dtype=np.uint32)])
+        order = np.argsort(made, kind="stable")
+        found[kind] = made[order], placed[order]
+    return found
+
+
+def _written(aliases: Sequence[Sequence[str]]) -> list[str]:
+    return [json.dumps(list(own)) if own else "" for own in aliases]
+
+
+def _write_salt(folder: Path, salt: bytes) -> None:
     replace_file(folder / "table.json", lambda path: path.write_text(json.dumps({"salt": salt.hex()})))
 
 
@@ -244,12 +296,22 @@ class Texts:
         """Every text as bytes, one at a time."""
         return (bytes(self._bytes[start:end]) for start, end in itertools.pairwise([0, *self._ends]))
 
+    def write_extended(self, folder: Path, name: str, texts: Sequence[str]) -> None:
+        """Write these texts with others behind them."""
+        _write_texts(folder, name, texts, np.asarray(self._ends), np.asarray(self._bytes))
 
-def _write_texts(folder: Path, name: str, texts: Sequence[str]) -> None:
+
+_NO_BYTES = np.empty(0, dtype=np.uint8)
+
+
+def _write_texts(
+    folder: Path, name: str, texts: Sequence[str], ends: Ints = _NO_ROWS, before: NDArray[np.uint8] = _NO_BYTES
+) -> None:
+    """Write texts; `before`: the bytes of those before them, which end at `ends`."""
     encoded = [text.encode(errors="surrogatepass") for text in texts]
-    ends = np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)))
-    save_array(folder / f"{name}.ends.npy", ends)
-    save_array(folder / f"{name}.npy", np.frombuffer(b"".join(encoded), dtype=np.uint8))
+    later = len(before) + np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)))
+    save_array(folder / f"{name}.ends.npy", np.concatenate([ends, later]))
+    save_array(folder / f"{name}.npy", np.concatenate([before, np.frombuffer(b"".join(encoded), dtype=np.uint8)]))
 
 
 _FILES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ _GRAPH_LINKS, _GRAPH_EFFORT_ADD, _GRAPH_EFFORT_SEARCH = 16, 128, 5120
 _GRAPH_CANDIDATES = 100
 _SUBSETS_KEPT = 8
 _GROUP = 16
+# Queries that are compared with the rows in one pass; more would take longer by as much as they are more.
+_QUERIES_AT_ONCE = 8
 _ROWS_AT_ONCE = 4096
 # The most rows that are saved beside older saved ones: a number, or a share of the older ones.
 _BESIDE, _BESIDE_SHARE = 2_000, 0.02
@@ -62,6 +65,13 @@ class _GrowingRows:
             return later
         return np.concatenate([self._saved, later.reshape(self.count, self._saved.shape[1])])
 
+    def frozen(self) -> _GrowingRows:
+        """These rows alone, whatever is appended to them later; nothing is copied, since a row never changes."""
+        found = _GrowingRows(self._saved, self.most_lost)
+        found.count = self.count
+        found._full, found._bytes = self._full[: self.count], self._bytes[: self.count]
+        return found
+
     def append(self, vectors: Floats) -> None:
         needed = self.count + len(vectors)
         if needed > len(self._full):
@@ -78,19 +88,32 @@ class _GrowingRows:
             full[: self.count], copies[: self.count] = self.rows, self._bytes[: self.count]
         self._full, self._bytes = full, copies
 
-    def best(self, query: Floats, k: int, skipped: Ints) -> Ints:
-        """A few rows that contain the k best that are not skipped, with all ties of the last."""
+    def best(self, queries: Floats, counts: Sequence[int], skipped: Ints) -> list[Ints]:
+        """For each query, a few rows that contain the k best that are not skipped, with all ties of the last.
+
+        `counts`: the k of each query. The rows are read once for a few queries, which takes no longer than for one.
+        """
         count = self.count  # another thread may append meanwhile
-        saved = 0 if self._saved is None else len(self._saved)
-        k = min(k, saved + count - len(skipped))
+        most = (0 if self._saved is None else len(self._saved)) + count - len(skipped)
+        if most <= 0:
+            return [np.empty(0, dtype=np.int64) for _ in counts]
+        scales = 127 / np.maximum(np.abs(queries).max(axis=1), np.float32(1e-9)).astype(np.float64)
+        copies = np.rint(queries * scales.astype(np.float32)[:, None])
+        tables = [table for table in (self._saved, self._bytes[:count]) if table is not None and len(table)]
+        found: list[Ints] = []
+        for start in range(0, len(queries), _QUERIES_AT_ONCE):
+            few = slice(start, start + _QUERIES_AT_ONCE)
+            parts = [_products(copies[few].astype(np.int8), table) for table in tables]
+            products = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+            products[:, skipped] = -np.inf
+            for each in zip(products, queries[few], copies[few], scales[few].tolist(), counts[few], strict=True):
+                found.append(self._reached(*each[:-1], min(each[-1], most)))
+        return found
+
+    def _reached(self, products: Floats, query: Floats, copy: Floats, scale: float, k: int) -> Ints:
+        """The rows that may be among the k best of a query, by the products of its copy with the rows' copies."""
         if k <= 0:
             return np.empty(0, dtype=np.int64)
-        scale = 127 / max(float(np.abs(query).max()), 1e-9)
-        copy = np.rint(query * np.float32(scale))
-        tables = [table for table in (self._saved, self._bytes[:count]) if table is not None and len(table)]
-        found = [_products(copy.astype(np.int8)[None], table) for table in tables]
-        products = found[0] if len(found) == 1 else np.concatenate(found)
-        products[skipped] = -np.inf
         # A row can be off by its own loss (the query is of length one) and by the query's (its copy is hardly longer).
         off = query - copy / np.float32(scale)
         lost = math.sqrt(float(np.einsum("i,i->", off, off)))
@@ -98,16 +121,20 @@ class _GrowingRows:
         return np.flatnonzero(products >= max(least, _LOWEST) * _SCALE * scale)
 
 
-def _products(query: Bytes, rows: Bytes) -> Floats:
-    """The product of a row with each of many; a helper thread takes half of a large table."""
+def _products(queries: Bytes, rows: Bytes) -> Floats:
+    """The products of a few queries with each of many rows; a helper thread takes half of a large table."""
     half = len(rows) // 2 if len(rows) >= _SHARED_FROM and WORKER_THREADS.free() else 0
-    other = WORKER_THREADS.submit(_scan, query, rows[:half]) if half else None
-    mine = _scan(query, rows[half:])
-    return mine if other is None else np.concatenate([other.result(), mine])
+    other = WORKER_THREADS.submit(_scan, queries, rows[:half]) if half else None
+    mine = _scan(queries, rows[half:])
+    return mine if other is None else np.concatenate([other.result(), mine], axis=1)
 
 
-def _scan(query: Bytes, rows: Bytes) -> Floats:
-    return np.asarray(numkong.cdist(query, rows, "dot", out_dtype="float32"), dtype=np.float32).reshape(-1)
+def _scan(queries: Bytes, rows: Bytes) -> Floats:
+    if len(queries) == 1:
+        return np.asarray(numkong.cdist(queries, rows, "dot", out_dtype="float32"), dtype=np.float32).reshape(1, -1)
+    # The queries are the packed side: packing the rows would need a second copy of them.
+    products = np.asarray(numkong.dots_packed(rows, numkong.dots_pack(queries, "int8")))
+    return np.ascontiguousarray(products.T, dtype=np.float32)
 
 
 def _quantized(vectors: Floats) -> tuple[Bytes, Floats]:
@@ -152,6 +179,12 @@ class VectorTable:
             )
         self._live.append(vectors.astype(np.float16).astype(np.float32))
 
+    def frozen(self) -> VectorTable:
+        """The table as it is now, to be saved by one thread while others change this one; quick for any size."""
+        found = VectorTable(self._base, self._graph, self._live.frozen())
+        found._folder, found._dead = self._folder, set(self._dead)
+        return found
+
     def kill(self, row: int) -> None:
         """Mark a row as dead; searches skip it."""
         self._dead.add(row)
@@ -185,13 +218,24 @@ class VectorTable:
 
         Rows may come and go meanwhile where `skipped` is given.
         """
+        return self.search_each(query[None], [k], among, skipped)[0]
+
+    def search_each(
+        self, queries: Floats, counts: Sequence[int], among: Ints | None = None, skipped: Ints | None = None
+    ) -> list[tuple[Ints, Doubles]]:
+        """As `search`, for several queries and the k of each; faster than one query after the other."""
         skipped = self.skipped() if skipped is None else skipped
         if among is not None:
-            candidates = self._best_among(query, k, among)
+            candidates = self._best_among(queries, counts, among)
         elif self._graph is not None:
-            candidates = self._graph_candidates(query, k, skipped)
+            pairs = zip(queries, counts, strict=True)
+            candidates = [self._graph_candidates(query, k, skipped) for query, k in pairs]
         else:
-            candidates = self._live.best(query, k, skipped)
+            candidates = self._live.best(queries, counts, skipped)
+        return [self._best_of(*each) for each in zip(candidates, queries, counts, strict=True)]
+
+    def _best_of(self, candidates: Ints, query: Floats, k: int) -> tuple[Ints, Doubles]:
+        """At least the k best of the candidates, with all ties of the last, and their exact scores."""
         # Not a matrix product: that would wake the threads of BLAS, which spin beside the encoder afterwards.
         scores = self.scores(query, candidates)
         if k >= len(scores):
@@ -326,7 +370,7 @@ class VectorTable:
             self._dead_rows = np.fromiter(self._dead, dtype=np.int64, count=len(self._dead))
         return self._dead_rows
 
-    def _best_among(self, query: Floats, k: int, among: Ints) -> Ints:
+    def _best_among(self, queries: Floats, counts: Sequence[int], among: Ints) -> list[Ints]:
         key = among.ctypes.data  # RowIds returns the same array until a tool is added or removed
         with self._keeping:
             kept = self._subsets.get(key)
@@ -336,7 +380,7 @@ class VectorTable:
                 kept = self._subsets[key] = (among, _GrowingRows())
                 if len(among):
                     kept[1].append(self.rows(among))
-        return among[kept[1].best(query, k, np.empty(0, dtype=np.int64))]
+        return [among[rows] for rows in kept[1].best(queries, counts, np.empty(0, dtype=np.int64))]
 
     def _graph_candidates(self, query: Floats, k: int, skipped: Ints) -> Ints:
         wanted = max(_GRAPH_CANDIDATES, 2 * k) + min(len(skipped), 1_000)

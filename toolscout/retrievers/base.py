@@ -143,6 +143,15 @@ class Retriever(ABC):
     def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """The best k allowed tools for each request: the full ranking without the tools that are not allowed."""
 
+    @property
+    def ranks_together(self) -> bool:
+        """Whether `rank` is quick, and quicker for a few requests together than for one after the other.
+
+        Servers then collect requests that arrive at the same time. All of them wait for the last, so a method that
+        takes long for each request, or calls an endpoint, has them ranked alone.
+        """
+        return False
+
     def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
         """The best k of the tools allowed by `scope`, for a request that was ranked; the same as ranking it again.
 
@@ -324,10 +333,23 @@ class Retriever(ABC):
     def save(self, folder: Path) -> None:
         """Write options and index: json, npy and the engine's own files, never pickle."""
 
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Begin to save the index as it is now, and return what does the rest, while tools come and go.
+
+        A method whose index is large overrides this, so that neither searches nor changes wait until all is written.
+        Its `save` calls it. A subclass of such a method that has more to save overrides this instead of `save`.
+        """
+        self.save(folder)
+        return _nothing
+
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open what `save` wrote. `encoder`: the one that its vectors were made with, where no name or folder says."""
+
+
+def _nothing() -> None:
+    """Do nothing: all is saved."""
 
 
 def seen_by(retriever: Retriever) -> TrainedOn:

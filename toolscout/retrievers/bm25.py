@@ -26,7 +26,7 @@ from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
 from toolscout.index.row_ids import RowIds
-from toolscout.index.saved_rows import load_rows, save_rows
+from toolscout.index.saved_rows import FrozenRows, load_rows
 from toolscout.index.script_words import composed, has_other_scripts, latin_text, other_words
 from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.index.word_files import WordFiles
@@ -199,6 +199,11 @@ class Bm25(Retriever):
         check_k(k)
         return [self._ranking(request, k, scope) for request in requests]
 
+    @property
+    def ranks_together(self) -> bool:
+        """Always true: it is quick, and no slower."""
+        return True
+
     def corrected(self, request: str, scope: Scope) -> str:
         """The request with misspelt words corrected, for an encoder: lower-case words that no tool has, one edit off.
 
@@ -246,6 +251,10 @@ class Bm25(Retriever):
 
     def save(self, folder: Path) -> None:
         """Write the engine's files, which never change once written, and the rows."""
+        self.begin_save(folder)()
+
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Link the engine's files and take the rows as they are now; what is returned writes the rows."""
         with self._lock:
             if self._dead:
                 self._commit()
@@ -256,9 +265,17 @@ class Bm25(Retriever):
             self._files.save(folder / "words")
             if self._scripts is None:
                 shutil.rmtree(folder / _SCRIPTS_FOLDER, ignore_errors=True)
+                finish_scripts = None
             else:
-                self._scripts.save(folder / _SCRIPTS_FOLDER)
-            save_rows(folder, self._rows, self.names)
+                finish_scripts = self._scripts.begin_save(folder / _SCRIPTS_FOLDER)
+            rows = FrozenRows(self._rows, self.names)
+
+        def finish() -> None:
+            if finish_scripts is not None:
+                finish_scripts()
+            rows.save(folder)
+
+        return finish
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -287,7 +304,8 @@ class Bm25(Retriever):
             self._scripts = _OtherScripts(self.options)
         if self._scripts is not None:
             self._scripts.remove(ids)
-            self._scripts.add(tools)
+            if tools:  # else a commit of nothing, which costs as much as a search
+                self._scripts.add(tools)
             self._scripts.total = len(self._rows)
 
     def _find_scripts(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
@@ -110,13 +110,22 @@ class Dense(NewToolBonusIndex):
 
     def save(self, folder: Path) -> None:
         """Write the vectors, the ids, and the encoder if it is this model's own."""
+        self.begin_save(folder)()
+
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Take the vectors and ids as they are now; what is returned writes them."""
         with self._lock:
+            save_documents, new = self._frozen_documents(), self._new.copy()
+
+        def finish() -> None:
             self._save_encoder(folder)
-            self._save_documents(folder)
+            save_documents(folder)
             if self.trained_on.splits:
                 self.trained_on.save(folder)
-            write_new(folder, self._new)
+            write_new(folder, new)
             write_model(folder, self, encoder=self._fingerprint())
+
+        return finish
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from toolscout.core.answer import Allowed, Reason, Similarity
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Doubles, Floats, Ints
 from toolscout.core.expansion import with_expansion
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.scope import EVERYTHING, Endpoints, Scope
@@ -20,7 +20,7 @@ from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel, EncoderUnavailable, MissingEncoder
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.row_ids import RowIds
-from toolscout.index.saved_rows import PendingTools, load_rows, save_rows
+from toolscout.index.saved_rows import FrozenRows, PendingTools, load_rows
 from toolscout.index.vector_table import VectorTable
 from toolscout.models.encoders.absent import AbsentEncoder
 from toolscout.models.encoders.base import TextEncoder
@@ -279,6 +279,14 @@ class DocumentIndex(Retriever):
             return [Ranking(request, scope, [], notes=(note,) if note else ()) for request in requests]
         return self.rank_encoded(requests, vectors, k, scope)
 
+    @property
+    def ranks_together(self) -> bool:
+        """True unless the encoder is behind a URL: the vectors of all tools are read once for several requests."""
+        try:
+            return not self.encoder.remote
+        except MissingEncoder:
+            return True
+
     def encode(self, requests: Sequence[str], endpoints: Endpoints = "wait") -> Floats:
         """The unit vectors of requests, one a row. Equal texts are encoded once.
 
@@ -303,47 +311,75 @@ class DocumentIndex(Retriever):
         if not len(self):
             pairs = zip(requests, vectors, needed, strict=True)
             return [Ranking(request, scope, [], vector, need) for request, vector, need in pairs]
+        return self._rankings(requests, vectors, needed, k, scope)
+
+    def _rankings(
+        self, requests: Sequence[str], vectors: Floats, needed: Sequence[float | None], k: int, scope: Scope
+    ) -> list[Ranking]:
+        with self._lock:
+            evidence = [self._evidence(vector, scope) for vector in vectors]
+        named = [self.names.find(request, scope.sees) for request in requests]
+        permitted = [list(filter(scope.permits, one)) for one in named]
+        found = self._nearest(vectors, evidence, k, scope.allowed, permitted)
+        each = zip(requests, found, vectors, needed, evidence, named, strict=True)
         return [
-            self._ranking(request, vector, k, scope, need)
-            for request, vector, need in zip(requests, vectors, needed, strict=True)
+            Ranking(request, scope, pairs, vector, need, evidence=known, named=names)
+            for request, pairs, vector, need, known, names in each
         ]
 
-    def _ranking(self, request: str, vector: Floats, k: int, scope: Scope, need: float | None = None) -> Ranking:
-        with self._lock:
-            evidence = self._evidence(vector, scope)
-        named = self.names.find(request, scope.sees)
-        pairs = self._nearest(vector, evidence, k, scope.allowed, list(filter(scope.permits, named)))
-        return Ranking(request, scope, pairs, vector, need, evidence=evidence, named=named)
+    def _nearest(
+        self,
+        vectors: Floats,
+        evidence: Sequence[Any],
+        k: int,
+        allowed: Allowed | None,
+        named: Sequence[Sequence[str]],
+    ) -> list[Pairs]:
+        """The k best tools of each request by cosine plus bonus, given the tools that it names.
 
-    def _nearest(self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]) -> Pairs:
-        """The k best tools by cosine plus bonus. Bonuses do not depend on the caller; `allowed` only filters."""
-        search = self._search_vector(vector, evidence)
+        Bonuses do not depend on the caller; `allowed` only filters.
+        """
+        searched = np.stack([self._search_vector(*pair) for pair in zip(vectors, evidence, strict=True)])
         with self._lock:
-            bonuses = {
-                i: bonus
-                for i, bonus in self._bonuses(search, evidence, k, allowed, named).items()
-                if allowed is None or allowed.permits(i)
-            }
+            bonuses = [
+                {
+                    i: bonus
+                    for i, bonus in self._bonuses(vector, known, k, allowed, names).items()
+                    if allowed is None or allowed.permits(i)
+                }
+                for vector, known, names in zip(searched, evidence, named, strict=True)
+            ]
             table, rows = self._table, self._rows
             among = None if allowed is None else rows.allowed(allowed)
             skipped = table.skipped()
         # Without the lock, so that others can go on. Tools with a negative bonus may drop out: search for more.
-        found, scores = table.search(search, k + sum(bonus < 0 for bonus in bonuses.values()), among, skipped)
+        counts = [k + sum(bonus < 0 for bonus in one.values()) for one in bonuses]
+        nearest = table.search_each(searched, counts, among, skipped)
+        found = []
+        for vector, (places, scores), bonus, names in zip(searched, nearest, bonuses, named, strict=True):
+            pairs = self._with_absent(table, rows, vector, places, scores, [*names, *bonus])
+            for tool_id, more in bonus.items():
+                if tool_id in pairs:
+                    pairs[tool_id] += more
+            for tool_id in names:
+                if tool_id in pairs:
+                    pairs[tool_id] += EXACT_BONUS
+            found.append(sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k])
+        return found
+
+    def _with_absent(
+        self, table: VectorTable, rows: RowIds, vector: Floats, found: Ints, scores: Doubles, sought: Sequence[str]
+    ) -> dict[str, float]:
+        """The tools in the rows found, with their scores, and the tools sought that are not among them."""
         with self._lock:
             pairs = dict(zip(rows.ids.some(found.tolist()), scores.tolist(), strict=True))
             pairs.pop("", None)  # removed meanwhile
-            places = {i: rows.row(i) for i in dict.fromkeys([*named, *bonuses]) if i not in pairs}
+            places = {i: rows.row(i) for i in dict.fromkeys(sought) if i not in pairs}
             absent = {i: row for i, row in places.items() if row is not None}
             if absent:
-                more = table.scores(search, np.array(list(absent.values()), dtype=np.int64))
+                more = table.scores(vector, np.array(list(absent.values()), dtype=np.int64))
                 pairs |= dict(zip(absent, more.tolist(), strict=True))
-        for tool_id, bonus in bonuses.items():
-            if tool_id in pairs:
-                pairs[tool_id] += bonus
-        for tool_id in named:
-            if tool_id in pairs:
-                pairs[tool_id] += EXACT_BONUS
-        return sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+        return pairs
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
         """The probability that each request needs a tool, whatever the catalogue; None where the model cannot tell."""
@@ -355,7 +391,7 @@ class DocumentIndex(Retriever):
         """The best k of the tools allowed, for a request that was ranked; it is not encoded again."""
         if ranking.vector is None or not len(self):
             return super().extend(ranking, k, scope)
-        return self._ranking(ranking.request, ranking.vector, k, scope).pairs
+        return self._rankings([ranking.request], ranking.vector[None], [None], k, scope)[0].pairs
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
         """The cosine of each tool to the request."""
@@ -382,18 +418,25 @@ class DocumentIndex(Retriever):
         """For each request vector, the cosine of the most similar allowed tool; empty where there is none."""
         with self._lock:
             rows = self._rows.alive() if scope.allowed is None else self._rows.allowed(scope.allowed)
-            return (
-                self._table.best_scores(self._request_vector(vectors), rows)
-                if len(rows)
-                else np.empty(0, dtype=np.float32)
-            )
+            table = self._table.frozen()
+        # Without the lock: in a large catalogue this takes long, and searches go on meanwhile.
+        return table.best_scores(self._request_vector(vectors), rows) if len(rows) else np.empty(0, dtype=np.float32)
 
     # Files.
 
     def _save_documents(self, folder: Path) -> None:
         """Write the vectors, the ids and the pending tools."""
-        self._table.save(folder / "vectors")
-        save_rows(folder, self._rows, self.names, self._pending)
+        self._frozen_documents()(folder)
+
+    def _frozen_documents(self) -> Callable[[Path], None]:
+        """Take the vectors, the ids and the pending tools as they are now; what is returned writes them to a folder."""
+        table, rows = self._table.frozen(), FrozenRows(self._rows, self.names, self._pending)
+
+        def save(folder: Path) -> None:
+            table.save(folder / "vectors")
+            rows.save(folder)
+
+        return save
 
     def _load_documents(self, folder: Path, model: Mapping[str, Any]) -> None:
         """Read what `_save_documents` wrote. Raises BadModel if it is damaged or was made with another encoder."""

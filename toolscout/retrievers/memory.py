@@ -160,7 +160,8 @@ class Memory(DocumentIndex):
                 named = list(filter(one.scope.permits, self.names.find(text, one.scope.sees)))
                 for options, found in zip(tried, ranked, strict=True):
                     self.options = options
-                    found.append(self._nearest(encoded[text], recalled, DEV_K, one.scope.allowed, named))
+                    vector, allowed = encoded[text][None], one.scope.allowed
+                    found += self._nearest(vector, [recalled], DEV_K, allowed, [named])
                 done += 1
                 if progress:
                     progress("choosing", done, total)

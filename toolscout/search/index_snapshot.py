@@ -16,8 +16,8 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -183,29 +183,61 @@ def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
 
     Nothing is written where another process is writing, or has written a later state. OSError where it cannot be kept.
     """
-    store = folder.parent.with_suffix("")  # "tools.db" of "tools.db.index"
+    begin_write(folder, retriever, state)()
+
+
+def begin_write(folder: Path, retriever: Retriever, state: SnapshotState) -> Callable[[], None]:
+    """Begin to write the index, which is in this state now; what is returned does the rest, while the index changes."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _writing(folder) as mine:
-        if not mine or _has_later_snapshot(folder, state):
-            return
+    with ExitStack() as begun:
+        if not begun.enter_context(_writing(folder)) or _has_later_snapshot(folder, state):
+            return _nothing
         target = Path(tempfile.mkdtemp(prefix=f"{state.version}-", dir=folder))
-        pointer = folder / f"{_POINTER}.{os.getpid()}"
-        try:
-            retriever.save(target)
-            paths = sorted(path for path in target.rglob("*") if path.is_file())
-            files = {path.relative_to(target).as_posix(): _signature(path) for path in paths}
-            pointer.write_text(json.dumps({"folder": target.name, "state": asdict(state), "files": files}))
-            _copy_permissions(store, [folder.parent, folder, target, *target.rglob("*"), pointer])
-            pointer.replace(folder / _POINTER)
-        except BaseException:
-            shutil.rmtree(target, ignore_errors=True)
-            pointer.unlink(missing_ok=True)
-            raise
-        for other in folder.iterdir():
-            if other.is_dir() and other != target:
-                _drop(other)
-    if _VARIANT in folder.name:
-        _drop_variants(folder)
+        begun.enter_context(_removed_on_error(target))
+        save_rest = retriever.begin_save(target)
+        rest = begun.pop_all()
+
+    def finish() -> None:
+        with rest:
+            save_rest()
+            _point_to(target, state)
+            for other in folder.iterdir():
+                if other.is_dir() and other != target:
+                    _drop(other)
+        if _VARIANT in folder.name:
+            _drop_variants(folder)
+
+    return finish
+
+
+def _nothing() -> None:
+    """Do nothing: no snapshot is written."""
+
+
+@contextmanager
+def _removed_on_error(target: Path) -> Iterator[None]:
+    """Remove a folder if the block raises."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+def _point_to(target: Path, state: SnapshotState) -> None:
+    """Make a snapshot that is written the newest one."""
+    folder = target.parent
+    store = folder.parent.with_suffix("")  # "tools.db" of "tools.db.index"
+    pointer = folder / f"{_POINTER}.{os.getpid()}"
+    try:
+        paths = sorted(path for path in target.rglob("*") if path.is_file())
+        files = {path.relative_to(target).as_posix(): _signature(path) for path in paths}
+        pointer.write_text(json.dumps({"folder": target.name, "state": asdict(state), "files": files}))
+        _copy_permissions(store, [folder.parent, folder, target, *target.rglob("*"), pointer])
+        pointer.replace(folder / _POINTER)
+    except BaseException:
+        pointer.unlink(missing_ok=True)
+        raise
 
 
 def _drop_variants(newest: Path) -> None:

@@ -39,6 +39,7 @@ class LiveIndex:
         self.need_estimator = NeedEstimator(retriever)
         self.version = 0
         self._lock = threading.RLock()
+        self._saving = threading.Lock()  # held by the thread that saves a snapshot
         # How many tools have changed since the last snapshot, and since the index was opened from one.
         self._unsaved_changes = 0
         self._since_open: int | None = None
@@ -215,31 +216,43 @@ class LiveIndex:
         self.save_snapshot()
 
     def save_snapshot(self) -> None:
-        """Save a snapshot of the index beside the store, if enough has changed to be worth it."""
+        """Save a snapshot of the index beside the store, if enough has changed to be worth it.
+
+        Searches and changes go on while it is written. Nothing is done where another thread is saving one.
+        """
         index = self.retriever.index_part
-        if self._snapshots is None or index is None or not self._unsaved_changes:
+        if self._snapshots is None or index is None or not self._saving.acquire(blocking=False):
             return
-        with self._lock:
-            count = self.count()
-            if not index_snapshot.worth(count, self._unsaved_changes, self._since_open):
-                return
-            baseline = self.baseline.baseline(None, count) if self.words_only() < count else None
-            state = index_snapshot.SnapshotState(
-                self.store.identity(),
-                self.version,
-                self._cursor,
-                self.feedback.cursor,
-                baseline=baseline,
-                last=index_snapshot.last_changes(self.store, self.version),
-            )
-            try:
-                index_snapshot.write(self._snapshots, index, state)
-                self._unsaved_changes, self._snapshot_problem = 0, ""
-            except (OSError, DiskFull) as error:  # not fatal: the index can be built again
-                why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-                self._snapshot_problem = (
-                    f"the index cannot be kept beside the store ({why}), which makes opening it slow"
-                )
+        try:
+            with self._lock:
+                changes, state = self._unsaved_changes, self._state_to_save()
+                finish = index_snapshot.begin_write(self._snapshots, index, state) if state is not None else None
+            if finish is not None:
+                finish()
+                with self._lock:
+                    self._unsaved_changes -= changes
+                self._snapshot_problem = ""
+        except (OSError, DiskFull) as error:  # not fatal: the index can be built again
+            why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            self._snapshot_problem = f"the index cannot be kept beside the store ({why}), which makes opening it slow"
+        finally:
+            self._saving.release()
+
+    def _state_to_save(self) -> index_snapshot.SnapshotState | None:
+        """The state of the index, if enough has changed to save it; None otherwise."""
+        if not self._unsaved_changes:
+            return None
+        count = self.count()
+        if not index_snapshot.worth(count, self._unsaved_changes, self._since_open):
+            return None
+        return index_snapshot.SnapshotState(
+            self.store.identity(),
+            self.version,
+            self._cursor,
+            self.feedback.cursor,
+            baseline=self.baseline.baseline(None, count) if self.words_only() < count else None,
+            last=index_snapshot.last_changes(self.store, self.version),
+        )
 
     def notes(self, allowed: Allowed | None) -> Iterator[str]:
         """What a caller should know of the index: a snapshot that cannot be kept, tools that are not embedded."""

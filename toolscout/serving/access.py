@@ -17,7 +17,7 @@ from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example, Leve
 from toolscout.core.permissions import Key, Rules, key_digest
 from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, Forbidden, Unauthorized, UnknownTool
-from toolscout.scout import Count, Scout, checked_request
+from toolscout.scout import Count, Scout, Search, checked_request
 from toolscout.stores.base import Store
 
 ANONYMOUS = "anonymous"
@@ -40,6 +40,16 @@ class Caller:
     allowed: Allowed | None = None
     admin: bool = False
     tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerSearch:
+    """One of several searches that are made together: the arguments of `Access.search`."""
+
+    caller: Caller
+    text: str
+    k: Count = 5
+    level: Level | None = None
 
 
 class Access:
@@ -140,7 +150,21 @@ class Access:
 
         Counts, version and notes of the answer speak of the caller's tools alone.
         """
-        answer = self.scout.search(text, k, caller.allowed, tenant=caller.tenant, level=level)
+        return self._for_caller(caller, self.scout.search(text, k, caller.allowed, tenant=caller.tenant, level=level))
+
+    def search_together(self, searches: Sequence[CallerSearch]) -> list[Answer | Exception]:
+        """Return the answer to each search as `search` does, or the error that it raises."""
+        asked = [Search(one.text, one.k, one.caller.allowed, one.caller.tenant, level=one.level) for one in searches]
+        found: list[Answer | Exception] = []
+        for one, answer in zip(searches, self.scout.search_together(asked), strict=True):
+            try:
+                found.append(answer if isinstance(answer, Exception) else self._for_caller(one.caller, answer))
+            except Exception as error:  # it concerns this caller alone
+                found.append(error)
+        return found
+
+    def _for_caller(self, caller: Caller, answer: Answer) -> Answer:
+        """Return the answer without what the caller may not know."""
         version = answer.version if caller.allowed is None else self.version(caller)
         cost = replace(answer.cost, problem="") if answer.cost else None  # the problem may name an endpoint
         return replace(answer, version=version, notes=tuple(map(_public_note, answer.notes)), cost=cost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from toolscout.core.tool import Tool
 from toolscout.errors import MissingExtra, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
 from toolscout.serving import request_bodies
-from toolscout.serving.access import Access, Caller
+from toolscout.serving.access import Access, Caller, CallerSearch
 from toolscout.serving.audit import Audit
 
 try:
@@ -41,6 +41,9 @@ LINES = "application/x-ndjson"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 # Several changes wait at a time for the index, which applies all of them at once.
 _WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S = 8, 64, 3600.0
+# Searches that one thread makes together while all are busy. Vectors are read once for four of them; with more, the
+# first would wait longer and little time would be saved.
+_SEARCHED_TOGETHER = 4
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -127,16 +130,30 @@ class _Endpoints:
         if body.namespace is not None:
             # In a thread: a caller's permissions may list tens of thousands of single tools.
             caller = replace(caller, allowed=await self.searches.run(narrowed, caller.allowed, body.namespace))
-        return await self._each(body, partial(self._answer, caller, body))
+        return await self._each(caller, body, partial(self._rendered, caller, body))
 
-    async def _each(self, body: request_bodies.SearchBody, act: Callable[[str], dict[str, Any]]) -> Response:
-        """Answer each request text of a body as a separate job, so that other callers get their turn between them."""
-        works = [partial(lambda text: json.dumps(act(text)), text) for text in body.requests]
-        found = await self.searches.run_each(works)
+    async def _each(
+        self, caller: Caller, body: request_bodies.SearchBody, show: Callable[[Answer], dict[str, Any]]
+    ) -> Response:
+        """Search for each request text of a body as a separate item, so that other callers get their turn between."""
+        searches = [CallerSearch(caller, text, body.k, body.level) for text in body.requests]
+        most = _SEARCHED_TOGETHER if self._scout.ranks_together else 1
+        found = await self.searches.run_together(self._answers, [(search, show) for search in searches], most)
         return _sent('{"answers": [' + ", ".join(found) + "]}" if body.batch else found[0])
 
-    def _answer(self, caller: Caller, body: request_bodies.SearchBody, text: str) -> dict[str, Any]:
-        answer = self._access.search(caller, text, body.k, body.level)
+    def _answers(
+        self, items: Sequence[tuple[CallerSearch, Callable[[Answer], dict[str, Any]]]]
+    ) -> list[str | Exception]:
+        """Return what is sent for each search, which may be of different callers, or its error."""
+        answers, found = self._access.search_together([search for search, _ in items]), list[str | Exception]()
+        for answer, (_, show) in zip(answers, items, strict=True):
+            try:
+                found.append(answer if isinstance(answer, Exception) else json.dumps(show(answer)))
+            except Exception as error:  # it concerns this search alone
+                found.append(error)
+        return found
+
+    def _rendered(self, caller: Caller, body: request_bodies.SearchBody, answer: Answer) -> dict[str, Any]:
         found = answer.to_dict()
         if body.format is not None:
             rendered = vendor_formats.render(self._tools(caller, answer), body.format, body.budget)
@@ -161,10 +178,10 @@ class _Endpoints:
     async def need(self, request: Request) -> Response:
         """Answer the tool need of each request, and whether it reaches the threshold."""
         caller, body = _caller(request), request_bodies.read_need(await record_of(request, self.searches))
-        return await self._each(body, partial(self._need, caller))
+        return await self._each(caller, replace(body, k=1), self._need)
 
-    def _need(self, caller: Caller, text: str) -> dict[str, Any]:
-        need = self._access.search(caller, text, 1).need
+    def _need(self, answer: Answer) -> dict[str, Any]:
+        need = answer.need
         return {"need": need, "needed": None if need is None else need >= self._scout.need_options.threshold}
 
     async def feedback(self, request: Request) -> Response:

@@ -43,6 +43,7 @@ READY_S = 2.0
 """How long /ready waits for the store before it says that the server is not ready."""
 _MINUTE, _DAY = 60.0, 86_400.0
 _AGAIN = {"Retry-After": "1"}
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _SHARER = ContextVar("toolscout_sharer", default="")
@@ -152,19 +153,22 @@ def share_for(who: str) -> None:
 
 
 class _Job:
-    """One request: pieces of work, started one by one in order, and their results."""
+    """One request: items of work, started in order, and their results.
 
-    def __init__(self, works: Sequence[Callable[[], Any]]) -> None:
-        self.who, self.works = _SHARER.get(), works
+    `act` does several items in one call, at most `most`, and those of other jobs with the same `act` among them.
+    """
+
+    def __init__(self, act: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any], most: int) -> None:
+        self.who, self.act, self.items, self.most = _SHARER.get(), act, items, most
         self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self.context = copy_context()
-        self.results: list[Any] = [None] * len(works)
+        self.results: list[Any] = [None] * len(items)
         self.begun = self.finished = 0
         self.left = False
 
     def fail(self, error: BaseException) -> None:
         """Make waiting for the job raise an error, and start nothing more of it."""
-        self.works = self.works[: self.begun]
+        self.items = self.items[: self.begun]
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # read it, so that asyncio does not log it where nobody waits any more
@@ -173,9 +177,11 @@ class _Job:
 class Gate:
     """Runs work in a few threads and shares them fairly among callers.
 
-    Waiting callers take turns, one piece of work each, so that a caller with much work delays the others by one piece
-    only. When the queue is full, a caller with fewer waiting requests takes a place of the caller with the most, whose
-    newest request is refused. While nobody else waits, one caller may fill the whole queue.
+    Waiting callers take turns, one item of work each, so that a caller with much work delays the others by one call
+    only. Items that are faster together are collected while all threads are busy, whoever they are for, and then done
+    in one call; nothing waits while a thread is free. When the queue is full, a caller with fewer waiting requests
+    takes a place of the caller with the most, whose newest request is refused. While nobody else waits, one caller may
+    fill the whole queue.
     Servers use a Gate and not Scout.asearch, which works in order of arrival, without callers, deadlines or refusals.
     """
 
@@ -187,7 +193,9 @@ class Gate:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="toolscout-serve")
         self._workers, self._most, self._seconds, self._each = workers, workers + queue, seconds, each or workers
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by caller; the first one's turn is next
-        self._running, self._inside = Counter[str](), Counter[str]()
+        self._busy = 0  # threads that work
+        self._joined = 0  # requests that run in the call of another, and so take no place of their own
+        self._running, self._inside = Counter[str](), Counter[str]()  # by caller: threads that work for it, requests
         self.draining = False
 
     @property
@@ -201,7 +209,19 @@ class Gate:
 
     async def run_each(self, works: Sequence[Callable[[], Result]]) -> list[Result]:
         """Run several pieces of work of one request, which takes one place in the queue; return results in order."""
-        job = _Job(works)
+        return await self._finished(_Job(_call_each, works, 1))
+
+    async def run_together(
+        self, act: Callable[[Sequence[Item]], Sequence[Result | Exception]], items: Sequence[Item], most: int
+    ) -> list[Result]:
+        """Have `act` do the items of one request, with those of others that wait for it, up to `most` in one call.
+
+        `act` returns a result for each item, or the exception to raise for it, which concerns no other request. It runs
+        in the context of one of the requests. The results are returned in order.
+        """
+        return await self._finished(_Job(act, items, most))
+
+    async def _finished(self, job: _Job) -> list[Any]:
         self._enter(job)
         try:
             async with asyncio.timeout(self._seconds):
@@ -215,7 +235,7 @@ class Gate:
     def _enter(self, job: _Job) -> None:
         if self.draining:
             raise _ending()
-        if self.inside >= self._most:
+        if self.inside - self._joined >= self._most:
             last = self._newest_of_most(self._inside[job.who] + 1)
             if last is None:
                 raise Problem(503, "the server has more to do than it can; ask again in a second", _AGAIN)
@@ -236,36 +256,63 @@ class Gate:
         return None
 
     def _pump(self) -> None:
-        """Start as much work as there are free threads: one piece of the caller whose turn it is, then of the next."""
-        while self._running.total() < self._workers:
-            who = next((who for who in self._waiting if self._running[who] < self._each), None)
-            if who is None:
-                return
-            job = self._waiting[who][0]
-            self._waiting.move_to_end(who)
+        """Start as much work as there are free threads, in turn for each caller."""
+        while self._busy < self._workers and (batch := self._next_batch()):
+            first, items = batch[0][0], [job.items[number] for job, number in batch]
+            callers = {job.who for job, _ in batch}
             try:
-                work = partial(job.context.copy().run, job.works[job.begun])
+                work = partial(first.context.copy().run, first.act, items)
                 future = asyncio.get_running_loop().run_in_executor(self._pool, work)
             except RuntimeError:  # closed
-                self._drop(job, _ending())
+                for job, _ in batch:
+                    job.finished += 1
+                    self._drop(job, _ending())
                 continue
-            future.add_done_callback(partial(self._ended, job, job.begun))
-            job.begun += 1
-            self._running[who] += 1
-            if job.begun == len(job.works):
-                self._forget(job)
+            future.add_done_callback(partial(self._ended, batch, callers))
+            self._busy += 1
+            self._joined += len({job for job, _ in batch}) - 1
+            self._running.update(callers)
 
-    def _ended(self, job: _Job, number: int, future: asyncio.Future[Any]) -> None:
-        self._running[job.who] -= 1
-        job.finished += 1
+    def _next_batch(self) -> list[tuple[_Job, int]]:
+        """Take the items for one call, as jobs and positions: one of the caller whose turn it is, then of the next.
+
+        They are no more than a thread's share of what waits, so that the other threads get some too.
+        """
+        who = next((who for who in self._waiting if self._running[who] < self._each), None)
+        if who is None:
+            return []
+        act, most = self._waiting[who][0].act, self._waiting[who][0].most
+        size = 1
+        if most > 1:
+            jobs = (job for jobs in self._waiting.values() for job in jobs if job.act == act)
+            size = min(most, -(-sum(len(job.items) - job.begun for job in jobs) // self._workers))
+        batch: list[tuple[_Job, int]] = []
+        while who is not None and len(batch) < size:
+            job = self._waiting[who][0]
+            self._waiting.move_to_end(who)
+            batch.append((job, job.begun))
+            job.begun += 1
+            if job.begun == len(job.items):
+                self._forget(job)
+            can_come = (one for one in self._waiting if self._running[one] < self._each)
+            who = next((one for one in can_come if self._waiting[one][0].act == act), None)
+        return batch
+
+    def _ended(self, batch: Sequence[tuple[_Job, int]], callers: set[str], future: asyncio.Future[Any]) -> None:
+        self._busy -= 1
+        self._joined -= len({job for job, _ in batch}) - 1
+        self._running.subtract(callers)
         error = _ending() if future.cancelled() else future.exception()
-        if error is not None:
-            self._drop(job, error)
-        else:
-            job.results[number] = future.result()
-            if job.finished == len(job.results) and not job.done.done():
-                job.done.set_result(job.results)
-        self._leave(job)
+        results = future.result() if error is None else [error] * len(batch)
+        for (job, number), result in zip(batch, results, strict=True):
+            job.finished += 1
+            if isinstance(result, BaseException):
+                self._drop(job, result)
+            else:
+                job.results[number] = result
+                if job.finished == len(job.results) and not job.done.done():
+                    job.done.set_result(job.results)
+            self._leave(job)
         self._pump()
 
     def _drop(self, job: _Job, error: BaseException) -> None:
@@ -282,7 +329,7 @@ class Gate:
             self._waiting.pop(job.who, None)
 
     def _leave(self, job: _Job) -> None:
-        if not job.left and job.finished == job.begun == len(job.works):
+        if not job.left and job.finished == job.begun == len(job.items):
             job.left = True
             self._inside[job.who] -= 1
             for counts in (self._inside, self._running):
@@ -292,6 +339,10 @@ class Gate:
     def close(self) -> None:
         """End the threads once the present work is done."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _call_each(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    return [work() for work in works]
 
 
 def _ending() -> Problem:

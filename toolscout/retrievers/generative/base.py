@@ -335,6 +335,11 @@ class GenerativeRetriever(IdPoolIndex):
         prompter = self.prompter()
         return self.engine().read([prompter.ask(request) for request in requests])
 
+    @property
+    def ranks_together(self) -> bool:
+        """Always false: decoding takes long for each request."""
+        return False
+
     def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """Rank every tool that has an id. A tool that the request names comes first."""
         check_k(k)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -178,6 +178,11 @@ class Hybrid(Retriever):
         found = zip(requests, self.rankings(requests, scope), strict=True)
         return [self._fuse(request, rankings, k, scope) for request, rankings in found]
 
+    @property
+    def ranks_together(self) -> bool:
+        """Whether all parts are quicker so."""
+        return all(part.ranks_together for part in self._parts)
+
     def rankings(self, requests: Sequence[str], scope: Scope = EVERYTHING) -> list[list[Ranking]]:
         """For each request, the full ranking of each part; the parts work in parallel.
 
@@ -341,14 +346,22 @@ class Hybrid(Retriever):
 
     def save(self, folder: Path) -> None:
         """Write each part into a folder of its own."""
-        names = self._part_folders()
-        for name, part in zip(names, self._parts, strict=True):
-            part.save(folder / name)
-        if self.trained_on.splits:
-            self.trained_on.save(folder)
-        write_new(folder, self._new)
-        parts = {name: part.name for name, part in zip(names, self._parts, strict=True)}
-        write_model(folder, self, parts=parts)
+        self.begin_save(folder)()
+
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Begin to save each part; what is returned finishes them."""
+        names, new = self._part_folders(), self._new.copy()
+        parts = [part.begin_save(folder / name) for name, part in zip(names, self._parts, strict=True)]
+
+        def finish() -> None:
+            for finish_part in parts:
+                finish_part()
+            if self.trained_on.splits:
+                self.trained_on.save(folder)
+            write_new(folder, new)
+            write_model(folder, self, parts={name: part.name for name, part in zip(names, self._parts, strict=True)})
+
+        return finish
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:

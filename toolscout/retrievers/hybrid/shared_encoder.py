@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -27,7 +27,7 @@ class SharedEncoder(TextEncoder):
         self.parameters, self.folder = encoder.parameters, encoder.folder
         self._recent: OrderedDict[str, Floats] = OrderedDict()
         self._making: dict[str, Future[Floats]] = {}
-        self._lock, self._encoding = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def dimension(self) -> int:
@@ -43,43 +43,57 @@ class SharedEncoder(TextEncoder):
         if not self.remote:
             return self
         waiting = copy.copy(self)
-        waiting._encoder, waiting._making, waiting._encoding = self._encoder.patient(), {}, threading.Lock()
+        waiting._encoder, waiting._making = self._encoder.patient(), {}
         return waiting
 
     def encode_request(self, text: str) -> Floats:
         """The unit vector of one request; other threads that need the same one wait for it."""
-        with self._lock:
-            if text in self._recent:
-                return self._recent[text]
-            making = self._making.get(text)
-            if making is None:
-                mine = self._making[text] = Future[Floats]()
-        if making is not None:
-            return making.result()
-        try:
-            mine.set_result(self._encoder.encode_request(text))
-        except BaseException as error:
-            mine.set_exception(error)
-        with self._lock:
-            del self._making[text]
-            if mine.exception() is None:
-                self._keep([text], mine.result()[None])
-        return mine.result()
+        vector: Floats = self._encoded([text], lambda texts: self._encoder.encode_request(texts[0])[None])[0]
+        return vector
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """Unit vectors of several requests."""
-        with self._encoding:  # one thread at a time, so that the others find what it has made
-            with self._lock:
-                known = {text: self._recent[text] for text in texts if text in self._recent}
-            missing = list(dict.fromkeys(text for text in texts if text not in known))
-            if missing and len(missing) <= _RECENT:
-                vectors = self._encoder.encode(missing)
-                known |= dict(zip(missing, vectors, strict=True))
-                with self._lock:
-                    self._keep(missing, vectors)
-        if len(missing) > _RECENT:
+        """Unit vectors of several requests; those that another thread is encoding are waited for."""
+        if len(texts) > _RECENT:
             return self._encoder.encode(texts)
+        return self._encoded(texts, self._encoder.encode)
+
+    def _encoded(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Floats]) -> Floats:
+        """The vectors of texts, of which `encode` makes those that are neither cached nor being made."""
+        known: dict[str, Floats] = {}
+        mine, others = dict[str, Future[Floats]](), dict[str, Future[Floats]]()
+        with self._lock:
+            for text in dict.fromkeys(texts):
+                if text in self._recent:
+                    known[text] = self._recent[text]
+                elif text in self._making:
+                    others[text] = self._making[text]
+                else:
+                    mine[text] = self._making[text] = Future[Floats]()
+        if mine:
+            known |= self._make(mine, encode)
+        known |= {text: making.result() for text, making in others.items()}
         return np.stack([known[text] for text in texts])
+
+    def _make(
+        self, making: Mapping[str, Future[Floats]], encode: Callable[[Sequence[str]], Floats]
+    ) -> dict[str, Floats]:
+        """Encode texts that no other thread is encoding, and hand the vectors, or the error, to those that wait."""
+        try:
+            made = dict(zip(making, encode(list(making)), strict=True))
+        except BaseException as error:
+            with self._lock:
+                for text in making:
+                    del self._making[text]
+            for waited in making.values():
+                waited.set_exception(error)
+            raise
+        with self._lock:
+            for text in making:
+                del self._making[text]
+            self._keep(made)
+        for text, waited in making.items():
+            waited.set_result(made[text])
+        return made
 
     def clear(self) -> None:
         """Empty the cache: the next request is encoded, even one that was encoded before."""
@@ -94,7 +108,7 @@ class SharedEncoder(TextEncoder):
         """Unit vectors of documents."""
         return self._encoder.encode_documents(texts)
 
-    def _keep(self, texts: Sequence[str], vectors: Floats) -> None:
-        self._recent.update(zip(texts, vectors, strict=True))
+    def _keep(self, vectors: Mapping[str, Floats]) -> None:
+        self._recent.update(vectors)
         while len(self._recent) > _RECENT:
             self._recent.popitem(last=False)
