@@ -35,7 +35,7 @@ _BLOCK = re.compile(
     r"^(?:<!-- (?P<note>[^\n]+?) -->\n+)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 _TIME = re.compile(r"[\d.,]+ (?=m?s\b)")
-_DECIMAL = re.compile(r"\d+\.\d+")
+_SCORE = re.compile(r"(\d+\.\d+)|(\d+)(?= %)")
 _CLOSE = 0.03  # two decimals of a score are not the same on every processor
 
 
@@ -116,11 +116,13 @@ def remade(page: Path, folder: Path, slowly: bool = True) -> str:
 
 
 def same(printed: str, shown: str) -> bool:
-    """Whether two outputs say the same: times may differ, fractions by little, blanks in any way."""
+    """Whether two outputs say the same: times may differ, fractions and shares by little, blanks in any way."""
     texts = [" ".join(_TIME.sub("", text).split()) for text in (printed, shown)]
-    numbers = [list(map(float, _DECIMAL.findall(text))) for text in texts]
-    words = [re.sub(r"─+", "─", _DECIMAL.sub("", text)) for text in texts]
-    return words[0] == words[1] and all(abs(a - b) <= _CLOSE for a, b in zip(*numbers, strict=True))
+    numbers = [
+        [float(number) if number else int(percent) / 100 for number, percent in _SCORE.findall(text)] for text in texts
+    ]
+    words = [re.sub(r"─+", "─", _SCORE.sub("", text)) for text in texts]
+    return words[0] == words[1] and all(abs(a - b) <= _CLOSE + 1e-9 for a, b in zip(*numbers, strict=True))
 
 
 def _run(command: list[str], folder: Path) -> str:

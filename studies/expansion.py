@@ -99,11 +99,16 @@ class Nearer(Dense):
             vectors[positions] = found
         self._expansion_vectors = vectors
 
-    def _nearest(self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]) -> Pairs:
-        scores = dict(super()._nearest(vector, evidence, len(self), allowed, named))
-        for tool_id, score in zip(self._expanded, (self._expansion_vectors @ vector).tolist(), strict=True):
-            scores[tool_id] = max(scores.get(tool_id, -1.0), score)
-        return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+    def _nearest(
+        self, vectors: Floats, evidence: Sequence[Any], k: int, allowed: Allowed | None, named: Sequence[Sequence[str]]
+    ) -> list[Pairs]:
+        found = []
+        for vector, pairs in zip(vectors, super()._nearest(vectors, evidence, len(self), allowed, named), strict=True):
+            scores = dict(pairs)
+            for tool_id, score in zip(self._expanded, (self._expansion_vectors @ vector).tolist(), strict=True):
+                scores[tool_id] = max(scores.get(tool_id, -1.0), score)
+            found.append(sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k])
+        return found
 
 
 def prepared(job: Job, data: Dataset, expansions: Expansions) -> tuple[Retriever, Expansions]:

@@ -23,19 +23,19 @@ def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # the models name each other by paths that begin there
 
 
-def differences(now: Any, then: Any, place: str = "") -> list[str]:
-    """Where two records differ."""
+def differences(now: Any, then: Any, most: float, place: str = "") -> list[str]:
+    """Where two records differ: anything, but numbers by more than `most`."""
     if isinstance(then, dict) and isinstance(now, dict):
         missing = [f"{place}: {sorted(now.keys() ^ then.keys())}"] if now.keys() != then.keys() else []
         return missing + [
-            one for key in then.keys() & now.keys() for one in differences(now[key], then[key], f"{place}/{key}")
+            one for key in then.keys() & now.keys() for one in differences(now[key], then[key], most, f"{place}/{key}")
         ]
     if isinstance(then, list) and isinstance(now, list | tuple):
         missing = [f"{place}: {len(now)} instead of {len(then)}"] if len(now) != len(then) else []
         pairs = enumerate(zip(now, then, strict=False))
-        return missing + [one for index, (a, b) in pairs for one in differences(a, b, f"{place}/{index}")]
+        return missing + [one for index, (a, b) in pairs for one in differences(a, b, most, f"{place}/{index}")]
     if isinstance(then, float) and isinstance(now, float):
-        return [] if abs(now - then) <= 1e-6 * max(1.0, abs(then)) else [f"{place}: {now!r} instead of {then!r}"]
+        return [] if abs(now - then) <= most * max(1.0, abs(then)) else [f"{place}: {now!r} instead of {then!r}"]
     return [] if now == then else [f"{place}: {now!r} instead of {then!r}"]
 
 
@@ -46,8 +46,11 @@ def check(name: str, now: Any) -> None:
             recorded = then[group][answers.requests().index(request)]
             assert fields.keys() <= recorded.keys()
             recorded.update(fields)
-    found = differences(now, then)
-    if found and name in QUANTISED and processor != answers.processor():
+    elsewhere = processor != answers.processor()
+    # Vectors are kept in float16: another kind of processor adds float32 in another order, so one of their numbers may
+    # be its neighbour in float16, which shifts a cosine in the fifth decimal.
+    found = differences(now, then, 3e-5 if elsewhere else 1e-6)
+    if found and name in QUANTISED and elsewhere:
         # An int8 network rounds otherwise on another kind of processor: most of the first tools are still the same.
         changed = [a == b for a, b in zip(firsts(now), firsts(then), strict=True)]
         assert sum(changed) >= 0.8 * len(changed)

@@ -13,6 +13,7 @@ from toolscout.core import argument_checks as arguments
 from toolscout.core.tool import MAX_NESTING
 from toolscout.serving import http_protocol, limits, request_bodies
 from toolscout.serving.access import MAX_FEEDBACK_TOOLS
+from toolscout.serving.app import SEARCHED_TOGETHER
 from toolscout.serving.gateway import argument_process, transports
 from toolscout.serving.gateway.server_connection import BackendOptions
 from toolscout.serving.limits import ServeOptions
@@ -30,7 +31,8 @@ LIMITS = {
     f"{http_protocol.UNREAD_BYTES >> 20} MiB",
     "requests of one caller at once": f"{SERVE.in_flight}",
     "requests of one caller a second": f"{SERVE.rate:g} (`--rate`)",
-    "searches": f"{SERVE.workers} run (`--workers`), {SERVE.queue} wait (`--queue`)",
+    "searches": f"{SERVE.workers} threads (`--workers`), up to {SEARCHED_TOGETHER} at a time in each; "
+    f"{SERVE.queue} wait (`--queue`)",
     "a search": f"{SERVE.seconds:g} s",
     "texts of a batch, tools of an answer": f"{request_bodies.MAX_BATCH}, {request_bodies.MAX_K}",
     "feedback of one caller": f"{SERVE.feedback_minute} examples a minute, {SERVE.feedback_day:,} a day, "

@@ -43,7 +43,7 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S = 8, 64, 3600.0
 # Searches that one thread makes together while all are busy. Vectors are read once for four of them; with more, the
 # first would wait longer and little time would be saved.
-_SEARCHED_TOGETHER = 4
+SEARCHED_TOGETHER = 4
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -137,7 +137,7 @@ class _Endpoints:
     ) -> Response:
         """Search for each request text of a body as a separate item, so that other callers get their turn between."""
         searches = [CallerSearch(caller, text, body.k, body.level) for text in body.requests]
-        most = _SEARCHED_TOGETHER if self._scout.ranks_together else 1
+        most = SEARCHED_TOGETHER if self._scout.ranks_together else 1
         found = await self.searches.run_together(self._answers, [(search, show) for search in searches], most)
         return _sent('{"answers": [' + ", ".join(found) + "]}" if body.batch else found[0])
 
