@@ -7,7 +7,7 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from toolscout import Scout
 from toolscout.core.answer import Example
 from toolscout.errors import StoreError
 from toolscout.serving import limits
-from toolscout.serving.access import ANONYMOUS, MAX_FEEDBACK_TOOLS, Caller
+from toolscout.serving.access import ANONYMOUS, MAX_FEEDBACK_TOOLS, Access, Caller, CallerSearch
 from toolscout.serving.limits import FeedbackQuota, Gate, HeldBytes, InFlight, Probe, ServeOptions, share_for, sharer
 from toolscout.serving.problems import Problem
 
@@ -140,15 +140,13 @@ def bearer(server: Served, name: str) -> dict[str, str]:
 
 
 def slow_searches(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    from toolscout.serving.access import Access
+    search_together = Access.search_together
 
-    search = Access.search
+    def slowly(self: Access, searches: Sequence[CallerSearch]) -> Any:
+        time.sleep(seconds * len(searches))
+        return search_together(self, searches)
 
-    def slowly(self: Access, *args: Any) -> Any:
-        time.sleep(seconds)
-        return search(self, *args)
-
-    monkeypatch.setattr(Access, "search", slowly)
+    monkeypatch.setattr(Access, "search_together", slowly)
 
 
 def test_batches_of_one_key_do_not_starve_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +181,7 @@ def test_batches_of_one_key_do_not_starve_another(tmp_path: Path, monkeypatch: p
 
 def test_probes_wait_behind_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_ = threading.Event()
-    monkeypatch.setattr("toolscout.serving.access.Access.search", lambda *_: open_.wait(20) and 1 // 0)
+    monkeypatch.setattr(Access, "search_together", lambda *_: open_.wait(20) and 1 // 0)
     with live(tmp_path, ServeOptions(rate=0, queue=2, in_flight=6), keyed=False) as (_, port):
         searching = [threading.Thread(target=asked, args=(port, "POST", "/search", LION)) for _ in range(8)]
         for thread in searching:
