@@ -163,7 +163,7 @@ def test_an_opened_model_runs_on_onnx_runtime_and_on_the_device_that_is_named(
         monkeypatch.setenv("TOOLSCOUT_DEVICE", device)
         model = open_llm(str(tmp_path))
         assert isinstance(model, Local)
-        assert model._batch == (1024 if device else 16)
+        assert model._batch == (4096 if device else 16)
         answers = model.complete([[Message("user", "Find")]] * 2, max_tokens=4, schema=[None, {"enum": [["a"]]}])
         assert answers[1][0].text == '["a"]'
         assert answers[0][0].prompt_tokens > 0
