@@ -17,6 +17,7 @@ from toolscout.errors import BadRequest
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.scout import Search
 from toolscout.serving.limits import Gate, ServeOptions, share_for
 from toolscout.serving.problems import Problem
 
@@ -199,21 +200,25 @@ def server(tmp_path: Path) -> Iterator[Served]:
 
 
 class Held:
-    """Holds the first ranking of a retriever back until it is released, and notes the requests of all."""
+    """Holds the first ranking of a retriever back until it is released, and counts the searches of each call."""
 
     def __init__(self, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ranked: list[list[str]] = []
+        self.counts: list[int] = []
         self.begun, self.may_go_on = threading.Event(), threading.Event()
         retriever = server.scout.retriever
-        rank = retriever.rank
+        rank, search_together = retriever.rank, server.scout.search_together
+
+        def counted(searches: Sequence[Search]) -> Any:
+            self.counts.append(len(searches))
+            return search_together(searches)
 
         def held(requests: Sequence[str], *args: Any) -> Any:
-            self.ranked.append(list(requests))
             if not self.begun.is_set():
                 self.begun.set()
                 assert self.may_go_on.wait(30)
             return rank(requests, *args)
 
+        monkeypatch.setattr(server.scout, "search_together", counted)
         monkeypatch.setattr(retriever, "rank", held)
 
 
@@ -243,7 +248,7 @@ def test_answers_are_those_of_single_searches(server: Served, monkeypatch: pytes
     held = Held(server, monkeypatch)
     found = answers_of(server, held, bodies)
     assert [one.json() for one in found] == alone
-    assert max(map(len, held.ranked)) > 1  # several in one call
+    assert held.counts == [1, *[4] * (len(bodies) // 4)]  # of different callers, in any order
     assert {hit["tool_id"].partition("/")[0] for one in alone[1::2] for hit in one["considered"]} == {"mail"}
 
 

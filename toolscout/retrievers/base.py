@@ -340,16 +340,12 @@ class Retriever(ABC):
         Its `save` calls it. A subclass of such a method that has more to save overrides this instead of `save`.
         """
         self.save(folder)
-        return _nothing
+        return lambda: None
 
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open what `save` wrote. `encoder`: the one that its vectors were made with, where no name or folder says."""
-
-
-def _nothing() -> None:
-    """Do nothing: all is saved."""
 
 
 def seen_by(retriever: Retriever) -> TrainedOn:

@@ -191,7 +191,7 @@ def begin_write(folder: Path, retriever: Retriever, state: SnapshotState) -> Cal
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as begun:
         if not begun.enter_context(_writing(folder)) or _has_later_snapshot(folder, state):
-            return _nothing
+            return lambda: None
         target = Path(tempfile.mkdtemp(prefix=f"{state.version}-", dir=folder))
         begun.enter_context(_removed_on_error(target))
         save_rest = retriever.begin_save(target)
@@ -208,10 +208,6 @@ def begin_write(folder: Path, retriever: Retriever, state: SnapshotState) -> Cal
             _drop_variants(folder)
 
     return finish
-
-
-def _nothing() -> None:
-    """Do nothing: no snapshot is written."""
 
 
 @contextmanager
