@@ -7,14 +7,15 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from recipes.default_encoder.bi_encoder import EncoderTraining, train_encoder
+from recipes.default_encoder.bi_encoder import EncoderTraining, ScoredLists, train_encoder
 from recipes.default_encoder.cross_encoder import (
     CrossEncoder,
     CrossEncoderTraining,
@@ -27,6 +28,7 @@ from recipes.default_encoder.network import (
     DEVICE,
     Texts,
     TokenisedSet,
+    Weights,
     bert,
     combined,
     embed_all,
@@ -38,7 +40,7 @@ from recipes.default_encoder.network import (
 
 PUBLISHED = "minilm.safetensors"
 _REQUEST_WIDTH, _DEV_REQUEST_WIDTH, _DOCUMENT_WIDTH = 62, 126, 94
-_MISSES, _LISTS, _LIST = 40, 1500, 16
+_MISSES, _LISTS, _LIST = 40, 1000, 16
 _WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 _FEW_PAIRS = 100
 _PUBLISHED_SHARES = (0.0, 0.1, 0.2, 0.3)
@@ -71,6 +73,25 @@ class Work:
         """The file of some weights."""
         return self.folder / f"{name}.safetensors"
 
+    def mean(self, name: str) -> Weights:
+        """The mean of the weights of all seeds."""
+        seeds = [read_weights(path) for path in sorted(self.folder.glob(f"{name}-s*.safetensors"))]
+        return {key: torch.stack([one[key] for one in seeds]).mean(0) for key in seeds[0]}
+
+    @cached_property
+    def misses(self) -> dict[str, Tensor]:
+        """Near misses of the published encoder: what all seeds learn from."""
+        network = bert(read_weights(self.folder / PUBLISHED)).eval()
+        return {one.name: near_misses(network, one, _MISSES) for one in self.train}
+
+    @cached_property
+    def scored(self) -> dict[str, ScoredLists]:
+        """What the cross-encoder says of near misses of the first encoder."""
+        network, model = bert(self.mean("encoder")).eval(), CrossEncoder.read(read_weights(self.path("cross6")))
+        return {
+            one.name: score_lists(model, one, near_misses(network, one, _LIST), _LISTS, _LIST) for one in self.train
+        }
+
     def steps(self, count: int) -> int:
         """How many steps a training of so many takes here."""
         return max(2, round(count * self._share))
@@ -81,11 +102,14 @@ class Work:
         sys.stdout.flush()
 
     def tell(self, title: str, network: object, documents: object = None) -> float:
-        """Write what a network finds, of dev splits and in other languages; return its mean recall@5 of the former."""
+        """Write what a network finds of dev splits; return its mean recall@5."""
         found = measure(network, self.dev, documents)
         self.say(table_line(title, found, self.chosen_on))
-        self.say_languages(title, measure(network, self.languages(), documents))
         return fmean(found[name][1] for name in self.chosen_on)
+
+    def tell_languages(self, title: str, network: object, documents: object = None) -> None:
+        """Write what a network finds in other languages."""
+        self.say_languages(title, measure(network, self.languages(), documents))
 
     def say_languages(self, title: str, found: Found) -> None:
         """Write the recall@5 of each language."""
@@ -151,18 +175,19 @@ def _read(arrays: np.lib.npyio.NpzFile, name: str, width: int, only: str = "") -
 
 
 def encoder(work: Work, seed: int) -> None:
-    """The first encoder of a seed; near misses of that of seed 0 are what the cross-encoders learn from."""
+    """The first encoder of a seed; the next stages begin with the mean of all seeds."""
     network = bert(with_new_tokens(read_weights(work.folder / PUBLISHED)))
     if not seed:
         work.tell("published", network)
-    train_encoder(network, work.train, EncoderTraining(work.steps(1500), seed=seed))
+        work.tell_languages("published", network)
+    train_encoder(network, work.train, EncoderTraining(work.steps(800), seed=seed), work.misses)
     work.tell(f"encoder, seed {seed}", network)
     write_weights(work.path(f"encoder-s{seed}"), network.state_dict())
 
 
 def cross(work: Work) -> None:
     """The cross-encoders: one of six layers, and one of three that imitates it."""
-    weights = read_weights(work.path("encoder-s0"))
+    weights = work.mean("encoder")
     network = bert(weights)
     sets = [*work.train, work.translated()]
     misses = {one.name: near_misses(network, one, _MISSES) for one in sets}
@@ -170,29 +195,20 @@ def cross(work: Work) -> None:
     for name, layers in _CROSS.items():
         model = CrossEncoder(weights, layers)
         rate = 6e-5 if teacher is None else 1e-4
-        settings = CrossEncoderTraining(work.steps(2000), rate)
+        settings = CrossEncoderTraining(work.steps(1000), rate)
         train_cross_encoder(model, sets, misses, settings, teacher)
         for weight, found in measure_reranked(network, model, work.dev, _WEIGHTS).items():
             work.say(table_line(f"{name}, weight {weight:g}", found, work.chosen_on))
-        for weight, found in measure_reranked(network, model, work.languages(), (0.0, 1.0)).items():
-            work.say_languages(f"{name}, weight {weight:g}", found)
         write_weights(work.path(name), model.weights())
         teacher = teacher or model.eval()
 
 
 def distil(work: Work, seed: int) -> None:
-    """The encoder of a seed, trained again beside the cross-encoder."""
-    first = read_weights(work.path(f"encoder-s{seed}"))
-    network = bert(first).eval()
-    model = CrossEncoder.read(read_weights(work.path("cross6")))
-    scored = {
-        one.name: score_lists(model, one, near_misses(network, one, _MISSES), _LISTS, _LIST) for one in work.train
-    }
-    student = bert(first)
-    settings = EncoderTraining(work.steps(900), 2e-5, misses=0, seed=seed)
-    train_encoder(student, work.train, settings, scored)
-    work.tell(f"distilled, seed {seed}", student)
-    write_weights(work.path(f"distilled-s{seed}"), student.state_dict())
+    """The first encoder, trained again beside the cross-encoder."""
+    network = bert(work.mean("encoder"))
+    train_encoder(network, work.train, EncoderTraining(work.steps(300), 2e-5, seed=seed), scored=work.scored)
+    work.tell(f"distilled, seed {seed}", network)
+    write_weights(work.path(f"distilled-s{seed}"), network.state_dict())
 
 
 def average(work: Work) -> None:
@@ -200,13 +216,12 @@ def average(work: Work) -> None:
 
     Together they find more than any seed, above all among tools that none has seen. The dev splits choose the share.
     """
-    seeds = [read_weights(path) for path in sorted(work.folder.glob("distilled-s*.safetensors"))]
-    trained = {name: sum(one[name] for one in seeds) / len(seeds) for name in seeds[0]}
+    trained = work.mean("distilled")
     published = with_new_tokens(read_weights(work.folder / PUBLISHED))
     best, chosen = -1.0, trained
     for share in _PUBLISHED_SHARES:
         weights = {name: (1 - share) * trained[name] + share * published[name] for name in trained}
-        found = work.tell(f"mean of {len(seeds)}, {share:g} published", bert(weights))
+        found = work.tell(f"mean of seeds, {share:g} published", bert(weights))
         if found > best:
             best, chosen = found, weights
     write_weights(work.path("averaged"), chosen)
@@ -218,8 +233,9 @@ def languages(work: Work) -> None:
     teacher, network = bert(weights).eval(), bert(weights)
     examples = _english(work, teacher)
     examples += [Wanted(texts, embed_all(teacher, english)) for texts, english in work.translations()]
-    imitate(network, examples, ImitationTraining(work.steps(4000)))
+    imitate(network, examples, ImitationTraining(work.steps(2000)))
     work.tell("languages", network)
+    work.tell_languages("languages", network)
     write_weights(work.path("languages"), network.state_dict())
 
 
@@ -233,8 +249,9 @@ def fast(work: Work) -> None:
         network = bert(weights, layers)
         # The table of words stays that of the whole encoder: the package holds it once.
         network.embeddings.word_embeddings.weight.requires_grad_(False)
-        imitate(network, examples, ImitationTraining(work.steps(5000)))
+        imitate(network, examples, ImitationTraining(work.steps(2000)))
         work.tell(f"{name}, requests alone", network, teacher)
+        work.tell_languages(f"{name}, requests alone", network, teacher)
         work.tell(f"{name}, documents too", network)
         write_weights(work.path(name), network.state_dict())
 

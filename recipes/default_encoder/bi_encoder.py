@@ -15,7 +15,6 @@ from recipes.default_encoder.network import (
     TokenisedSet,
     draw_order,
     embed,
-    near_misses,
     optimiser,
     set_rate,
 )
@@ -28,7 +27,6 @@ class EncoderTraining:
     """Settings of a training; dev splits chose them.
 
     documents: how many documents compete in a step, the gold ones of all its requests among them.
-    misses: near misses of each request, of which one competes in a step; 0 for none.
     distilled: the weight of the cross-encoder's opinion.
     """
 
@@ -36,7 +34,6 @@ class EncoderTraining:
     rate: float = 4e-5
     batch: int = 256
     documents: int = 512
-    misses: int = 30
     distilled: float = 1.0
     lists: int = 32
     seed: int = 0
@@ -55,15 +52,17 @@ def train_encoder(
     network: Any,
     sets: Sequence[TokenisedSet],
     settings: EncoderTraining,
+    misses: Mapping[str, Tensor] | None = None,
     scored: Mapping[str, ScoredLists] | None = None,
 ) -> float:
     """Train a network in place; returns the last loss.
 
     A step takes requests of one catalogue, whose documents compete: every pair of a request and a document is judged
     alone (sigmoid), so a document that serves two requests of a batch is wrong for neither.
+    misses: near misses of the requests of each set, of which one competes for each request in a step.
+    scored: what a cross-encoder says of lists of documents, which is imitated.
     """
     torch.manual_seed(settings.seed)
-    misses = {one.name: near_misses(network, one, settings.misses) for one in sets} if settings.misses else {}
     scale, bias = (nn.Parameter(torch.tensor(value, device=DEVICE)) for value in (20.0, -8.0))
     learning = optimiser([*network.parameters(), scale, bias], settings.rate)
     network.train()
@@ -72,7 +71,7 @@ def train_encoder(
         set_rate(learning, settings.rate, step, settings.steps)
         data = sets[number]
         rows = torch.randint(len(data.requests), (min(settings.batch, len(data.requests)),), device=DEVICE)
-        competing = _competing(data, rows, misses.get(data.name), settings.documents)
+        competing = _competing(data, rows, misses[data.name] if misses else None, settings.documents)
         texts = [(data.requests, rows), (data.documents, competing)]
         lists = scored.get(data.name) if scored else None
         if lists:

@@ -53,7 +53,6 @@ TRAINED = {
 WRITTEN = {
     "toolbench": ("toolbench/corpus.jsonl", 1),
     "mcp": ("mcp_tools/tools.jsonl.gz", 1),
-    "openapi": ("openapi_ops/operations.jsonl.gz", 4),
 }
 MADE = ("calls", "mcp", "openapi")
 """Sets that recipes/default_model_data.py makes."""

@@ -104,8 +104,8 @@ def test_an_encoder_learns_which_words_go_together(work: Path) -> None:
     data = network.TokenisedSet(*_tokens(work / "texts-dev.npz", "bundled", "dev"))
     model = network.bert(network.read_weights(work / "minilm.safetensors"), (0, 1))
     before = measures.measure(model, [data])["bundled"][1]
-    settings = bi_encoder.EncoderTraining(60, 2e-3, batch=32, documents=TOPICS, misses=4)
-    bi_encoder.train_encoder(model, [data], settings)
+    settings = bi_encoder.EncoderTraining(60, 2e-3, batch=32, documents=TOPICS)
+    bi_encoder.train_encoder(model, [data], settings, {data.name: network.near_misses(model, data, 4)})
     assert measures.measure(model, [data])["bundled"][1] > before + 0.3
 
 
