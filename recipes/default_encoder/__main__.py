@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -40,12 +41,14 @@ from recipes.default_encoder.network import (
 
 PUBLISHED = "minilm.safetensors"
 _REQUEST_WIDTH, _DEV_REQUEST_WIDTH, _DOCUMENT_WIDTH = 62, 126, 94
-_MISSES, _LISTS, _LIST = 40, 1000, 16
+_MISSES, _LISTS, _LIST = 40, 1500, 16
 _WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 _FEW_PAIRS = 100
 _PUBLISHED_SHARES = (0.0, 0.1, 0.2, 0.3)
 _COMBINED = 4  # one request of two for so many requests
 _LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
+_STEPS = 1000
+_WRITTEN = "written-"
 _CROSS = {"cross6": (0, 1, 2, 3, 4, 5), "cross3": (0, 2, 4)}
 _FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
 
@@ -104,16 +107,26 @@ class Work:
     def tell(self, title: str, network: object, documents: object = None) -> float:
         """Write what a network finds of dev splits; return its mean recall@5."""
         found = measure(network, self.dev, documents)
-        self.say(table_line(title, found, self.chosen_on))
+        self.say_found(title, found)
         return fmean(found[name][1] for name in self.chosen_on)
 
     def tell_languages(self, title: str, network: object, documents: object = None) -> None:
         """Write what a network finds in other languages."""
-        self.say_languages(title, measure(network, self.languages(), documents))
-
-    def say_languages(self, title: str, found: Found) -> None:
-        """Write the recall@5 of each language."""
+        found = measure(network, self.languages(), documents)
         self.say(f"{title:30} " + " ".join(f"{name} {five:.3f}" for name, (_, five, _) in found.items()))
+        self._save(title, found)
+
+    def say_found(self, title: str, found: Found) -> None:
+        """Write what was found of dev splits."""
+        self.say(table_line(title, found, self.chosen_on))
+        self._save(title, found)
+
+    def _save(self, title: str, found: Found) -> None:
+        """Add a row for each set to measures.jsonl."""
+        names = ("recall@1", "recall@5", "comp@5")
+        rows = [{"model": title, "set": name, **dict(zip(names, one, strict=True))} for name, one in found.items()]
+        with (self.folder / "measures.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def translations(self) -> list[tuple[Texts, Texts]]:
         """Translated goals of programs that are not held out, and the English ones; languages with a hundred apart."""
@@ -180,7 +193,7 @@ def encoder(work: Work, seed: int) -> None:
     if not seed:
         work.tell("published", network)
         work.tell_languages("published", network)
-    train_encoder(network, work.train, EncoderTraining(work.steps(800), seed=seed), work.misses)
+    train_encoder(network, work.train, EncoderTraining(work.steps(_STEPS), seed=seed), work.misses)
     work.tell(f"encoder, seed {seed}", network)
     write_weights(work.path(f"encoder-s{seed}"), network.state_dict())
 
@@ -194,11 +207,11 @@ def cross(work: Work) -> None:
     teacher = None
     for name, layers in _CROSS.items():
         model = CrossEncoder(weights, layers)
-        rate = 6e-5 if teacher is None else 1e-4
-        settings = CrossEncoderTraining(work.steps(1000), rate)
+        steps, rate = (4000, 6e-5) if teacher is None else (5000, 1e-4)
+        settings = CrossEncoderTraining(work.steps(steps), rate)
         train_cross_encoder(model, sets, misses, settings, teacher)
         for weight, found in measure_reranked(network, model, work.dev, _WEIGHTS).items():
-            work.say(table_line(f"{name}, weight {weight:g}", found, work.chosen_on))
+            work.say_found(f"{name}, weight {weight:g}", found)
         write_weights(work.path(name), model.weights())
         teacher = teacher or model.eval()
 
@@ -206,7 +219,7 @@ def cross(work: Work) -> None:
 def distil(work: Work, seed: int) -> None:
     """The first encoder, trained again beside the cross-encoder."""
     network = bert(work.mean("encoder"))
-    train_encoder(network, work.train, EncoderTraining(work.steps(300), 2e-5, seed=seed), scored=work.scored)
+    train_encoder(network, work.train, EncoderTraining(work.steps(900), 2e-5, seed=seed), scored=work.scored)
     work.tell(f"distilled, seed {seed}", network)
     write_weights(work.path(f"distilled-s{seed}"), network.state_dict())
 
@@ -233,7 +246,7 @@ def languages(work: Work) -> None:
     teacher, network = bert(weights).eval(), bert(weights)
     examples = _english(work, teacher)
     examples += [Wanted(texts, embed_all(teacher, english)) for texts, english in work.translations()]
-    imitate(network, examples, ImitationTraining(work.steps(2000)))
+    imitate(network, examples, ImitationTraining(work.steps(6000)))
     work.tell("languages", network)
     work.tell_languages("languages", network)
     write_weights(work.path("languages"), network.state_dict())
@@ -249,11 +262,23 @@ def fast(work: Work) -> None:
         network = bert(weights, layers)
         # The table of words stays that of the whole encoder: the package holds it once.
         network.embeddings.word_embeddings.weight.requires_grad_(False)
-        imitate(network, examples, ImitationTraining(work.steps(2000)))
+        imitate(network, examples, ImitationTraining(work.steps(8000), 4e-4))
         work.tell(f"{name}, requests alone", network, teacher)
         work.tell_languages(f"{name}, requests alone", network, teacher)
         work.tell(f"{name}, documents too", network)
         write_weights(work.path(name), network.state_dict())
+
+
+def written(work: Work) -> None:
+    """What the written requests bring: the first encoder with those of each catalogue alone, and without any."""
+    names = [one.name for one in work.train]
+    catalogues = [name for name in names if name.startswith(_WRITTEN) and "," not in name]
+    for kept in (*catalogues, ""):
+        sets = [one for one in work.train if not one.name.startswith(_WRITTEN) or (kept and one.name.startswith(kept))]
+        network = bert(with_new_tokens(read_weights(work.folder / PUBLISHED)))
+        train_encoder(network, sets, EncoderTraining(work.steps(_STEPS)), work.misses)
+        work.tell(f"encoder, {kept or 'nothing written'}", network)
+    write_weights(work.path("unwritten"), network.state_dict())
 
 
 def _english(work: Work, teacher: object) -> list[Wanted]:
@@ -273,6 +298,7 @@ _STAGES = {
     "average": (average, "averaged"),
     "languages": (languages, "languages"),
     "fast": (fast, "fast2"),
+    "written": (written, "unwritten"),
 }
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+_STATES = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
 _CLS, _SEP = 101, 102
 _ALSO = (1012, 2036)  # a full stop, and "also"
 _PARTS, _WIDTHS = 4, 32  # a batch is read in so many parts of similar length, as wide as a multiple of this
@@ -138,17 +139,43 @@ def paired(requests: Texts, asked: Tensor, documents: Texts, told: Tensor, limit
 
 
 class _Layers(nn.Module):
-    """The layers of a BERT after its embeddings. They look at no value, so a GPU can record them."""
+    """The layers of a BERT after its embeddings. They look at no value, so a GPU can record them.
+
+    All states are bfloat16 on a GPU: what a step costs is reading and writing them. The weights stay float32.
+    """
 
     def __init__(self, network: Any) -> None:
         super().__init__()
-        self.encoder = network.encoder
+        self.encoder, self._config = network.encoder, network.config
+        self.train(network.training)
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """The last states."""
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda", cache_enabled=False):
-            states: Tensor = self.encoder(embedded, attention_mask=mask).last_hidden_state
+        states = embedded.to(_STATES)
+        for layer in self.encoder.layer:
+            states = self._attended(layer.attention, states, mask)
+            states = self._added(layer.output, functional.gelu(_linear(states, layer.intermediate.dense)), states)
         return states
+
+    def _attended(self, attention: Any, states: Tensor, mask: Tensor) -> Tensor:
+        parts = (attention.self.query, attention.self.key, attention.self.value)
+        weight, bias = (torch.cat([getattr(one, name) for one in parts]).to(_STATES) for name in ("weight", "bias"))
+        heads = (3, self._config.num_attention_heads, _HEAD)
+        query, key, value = functional.linear(states, weight, bias).unflatten(2, heads).permute(2, 0, 3, 1, 4)
+        dropout = self._config.attention_probs_dropout_prob if self.training else 0.0
+        found = functional.scaled_dot_product_attention(query, key, value, mask, dropout)
+        return self._added(attention.output, found.transpose(1, 2).flatten(2), states)
+
+    def _added(self, output: Any, found: Tensor, states: Tensor) -> Tensor:
+        """What BERT calls the output of a part: a linear layer, added to the states before, and normalised."""
+        norm = output.LayerNorm
+        found = functional.dropout(_linear(found, output.dense), self._config.hidden_dropout_prob, self.training)
+        weight, bias = norm.weight.to(_STATES), norm.bias.to(_STATES)
+        return functional.layer_norm(states + found, norm.normalized_shape, weight, bias, norm.eps)
+
+
+def _linear(states: Tensor, layer: nn.Linear) -> Tensor:
+    return functional.linear(states, layer.weight.to(_STATES), layer.bias.to(_STATES))
 
 
 class _Recordings:

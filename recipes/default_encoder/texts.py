@@ -53,6 +53,7 @@ TRAINED = {
 WRITTEN = {
     "toolbench": ("toolbench/corpus.jsonl", 1),
     "mcp": ("mcp_tools/tools.jsonl.gz", 1),
+    "openapi": ("openapi_ops/operations.jsonl.gz", 4),
 }
 MADE = ("calls", "mcp", "openapi")
 """Sets that recipes/default_model_data.py makes."""
@@ -119,6 +120,12 @@ def make_texts(work: Path) -> None:
         splits = {train: "train"} | ({dev: "dev"} if dev else {})
         tokens.add(trained, name, Dataset.load(folder, list(splits)), splits)
     np.savez_compressed(work / "texts-train.npz", **trained)
+    tokenise_written(work)
+
+
+def tokenise_written(work: Path) -> None:
+    """Write the tokens of the requests that a language model wrote, and of their catalogues: texts-written.npz."""
+    tokens = Tokens(work / "tokenizer.json")
     written: Arrays = {}
     for name in WRITTEN:
         _add_written(tokens, written, work, name)

@@ -20,7 +20,7 @@ from toolscout.synth.options import SynthOptions
 from toolscout.synth.writer_training import train_synth
 from toolscout.synth.writing import RequestWriter, synthesise
 
-_PER_TOOL = {"toolbench": 2, "mcp": 2}
+_PER_TOOL = {"toolbench": 2, "mcp": 2, "openapi": 1}
 
 
 def write_requests(work: Path) -> None:

@@ -86,13 +86,28 @@ def run(work: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_every_stage_trains_what_the_next_one_reads(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stages = ("encoder", "cross", "distil", "average", "languages", "fast")
+    stages = ("encoder", "cross", "distil", "average", "languages", "fast", "written")
     run(work, monkeypatch, *stages, "--seeds", "0", "1")
     said = capsys.readouterr().out
     titles = ("published", "encoder, seed 0", "cross6, weight 1", "cross3, weight 1", "fast3, requests alone")
     assert [title for title in titles if f"  {title}" not in said] == []
+    rows = [json.loads(line) for line in (work / "measures.jsonl").read_text().splitlines()]
+    assert {row["model"] for row in rows} >= {*titles, "encoder, written-toolbench", "encoder, nothing written"}
+    assert {row["set"] for row in rows} == {
+        "bundled/dev",
+        "en",
+        "es",
+        "fr",
+        "de",
+        "it",
+        "pt_BR",
+        "ko",
+        "zh",
+        "ru",
+        "ja",
+    }
     made = {path.stem: path.stat().st_mtime_ns for path in work.glob("*.safetensors")}
-    wanted = ("minilm", "languages", "cross6", "cross3", "averaged", "fast3", "fast2")
+    wanted = ("minilm", "languages", "cross6", "cross3", "averaged", "fast3", "fast2", "unwritten")
     assert set(made) == {*wanted, "encoder-s0", "encoder-s1", "distilled-s0", "distilled-s1"}
     run(work, monkeypatch, *stages, "--seeds", "0", "1")  # all is there: nothing is trained again
     assert made == {path.stem: path.stat().st_mtime_ns for path in work.glob("*.safetensors")}
