@@ -20,8 +20,8 @@ SPEED = "generative"
 _GROWTH_HEAD = """
 ## Generative models: catalogues that grow
 
-toolgen gives each tool a token of its own, toolweaver a short code: tokens grow with the tools, codes are combined and
-grow far slower (two levels by the square root, more levels by the logarithm). The first tools are gold ones of
+toolgen gives each tool a token of its own, toolweaver a short code, both with the cosine of the encoder added
+(`+dense`): tokens grow with the tools, codes are combined and grow far slower (two levels by the square root, more levels by the logarithm). The first tools are gold ones of
 ToolBench's requests, those of test and train in turns; then come other tools of ToolBench, then operations of
 openapi_ops and tools of mcp_tools that no request needs. Trained is on the requests of train whose tools are all there,
 measured on those of test; *same* is over the test requests that the smallest catalogue can answer. New R@5 counts the
@@ -136,7 +136,7 @@ def _growth(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterato
     quality, cost = [], []
     for line in sorted(lines, key=lambda line: (line.newest["retriever"], line.newest[STUDY]["tools"])):
         told = line.newest[STUDY]
-        first = {"method": line.newest["retriever"], "tools": f"{told['tools']:,}"}
+        first = {"method": line.retriever, "tools": f"{told['tools']:,}"}
         cells = {"trained on": f"{told['train']:,}", "asked": f"{line.newest['requests']:,}"}
         cells |= {head: percent(line.values(name)) for head, name in _GROWTH.items()}
         quality.append(first | cells | {"seeds": str(len(line.rows)), "commit": line.commits})

@@ -50,8 +50,14 @@ class ResultLine:
     def method(self) -> str:
         """Return the retriever and its variant, without the seed."""
         variant = _without_seed(self.newest["variant"], _seed(self.newest)) or "default"
-        name = self.newest["retriever"] + ("" if variant == "default" else f" ({variant})")
+        name = self.retriever + ("" if variant == "default" else f" ({variant})")
         return clean_text(name)
+
+    @property
+    def retriever(self) -> str:
+        """Return the retriever; `+dense` where the cosine of an encoder is added to what a generative model says."""
+        name: str = self.newest["retriever"]
+        return f"{name}+dense" if (self.newest.get("options") or {}).get("similarity") else name
 
     @property
     def label(self) -> str:
