@@ -160,6 +160,17 @@ def test_tools_that_conversations_call_are_learned_like_those_that_requests_need
     assert sorted(retriever._rows.ids) == sorted(IDS)  # dev is asked among the tools of the dataset
 
 
+@pytest.mark.parametrize("name", ["toolgen", "toolweaver"])
+def test_all_tools_are_memorised_where_that_is_asked(name: str, tmp_path: Path) -> None:
+    used = {tool_id for few in DATA.split("train").gold for tool_id in few} | {STRANGE.id}
+    for whole, wanted in ((False, used), (True, {*IDS, STRANGE.id})):
+        retriever, lessons = lessons_of(name, tmp_path, memorise_all=whole)
+        known = {tuple(retriever.prompter().ask(tool.document())): tool.id for tool in [*DATA.tools, STRANGE]}
+        ends = (tuple(lesson.tokens[: len(text)]) for lesson in lessons.documents(0) for text in known)
+        assert {known[text] for text in ends if text in known} == wanted
+    assert used < {*IDS, STRANGE.id}
+
+
 def test_a_tool_that_nobody_describes_is_read_as_text(tmp_path: Path) -> None:
     record = {"conversations": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "x/y"}]}
     record["conversations"][1]["action"] = "x/y"

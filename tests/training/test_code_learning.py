@@ -120,6 +120,50 @@ def test_batches_and_drawn_edges_do_the_same(monkeypatch: pytest.MonkeyPatch) ->
     assert taught().health.together > 0.2
 
 
+def test_the_published_loss_draws_code_vectors_together_and_reaches_nothing_else() -> None:
+    options = CodeOptions(**{**FAST, "collaborative_on": "vectors"})
+    learner = code_learning._Learner(clusters(), UsagePairs.of(USES), options, torch.device("cpu"))
+    learner.begin_codes()
+    latent = learner.net.latent(learner.vectors, len(learner.vectors))
+    first, second, _ = learner.edges()
+    loss = learner.vector_loss(latent, (first, second))
+    summed = torch.zeros_like(latent)
+    left = latent.detach()
+    for book in learner.net.books.detach():  # the formula, tool by tool
+        codes = [int(((row - book) ** 2).sum(1).argmin()) for row in left]
+        summed, left = summed + book[codes], left - book[codes]
+    wanted = [float(((summed[u] - summed[v]) ** 2).sum()) for u, v in zip(first, second, strict=True)]
+    np.testing.assert_allclose(loss.detach(), wanted, rtol=1e-4, atol=1e-5)
+    loss.sum().backward()
+    assert learner.net.books.grad is not None
+    assert learner.net.books.grad.abs().sum() > 0
+    assert all(part.grad is None for layer in learner.net.encoder for part in layer)
+
+
+def test_the_published_loss_moves_fewer_tools_than_the_one_on_assignments(learned: LearnedCodes) -> None:
+    published = taught(collaborative_on="vectors")
+    assert published.codes != taught(collaborative=0.0).codes
+    assert published.health.together < learned.health.together
+
+
+def test_random_codes_are_the_same_codes_and_mean_nothing(alone: LearnedCodes) -> None:
+    drawn = taught(collaborative=0.0, code_source="random")
+    assert sorted(drawn.codes) == sorted(alone.codes)
+    first = np.array([code[0] for code in drawn.codes]).reshape(KINDS, EACH)
+    same = np.mean([(kind[:, None] == kind)[~np.eye(EACH, dtype=bool)].mean() for kind in first])
+    assert same < 2 * drawn.health.random
+
+
+def test_the_published_pass_leaves_collisions_that_matching_does_not() -> None:
+    draw = np.random.default_rng(0)
+    vectors = np.repeat(draw.normal(size=(20, D)), 8, axis=0) + 0.01 * draw.normal(size=(160, D))
+    found = learn(vectors.astype(np.float32), [], CodeOptions(**{**FAST, "code_steps": 20}), "cpu")
+    nearest = found.quantizer.nearest(vectors.astype(np.float32))
+    assert found.health.nearest_collisions == 160 - len(set(map(tuple, nearest.tolist())))
+    assert found.health.nearest_collisions > found.health.published_collisions > 0
+    assert found.health.collisions == 0
+
+
 def test_weights_of_pairs_are_the_published_ones() -> None:
     found = UsagePairs.of([[0, 1], [1, 0, 1], [1, 2], [3]])
     assert list(zip(found.first.tolist(), found.second.tolist(), strict=True)) == [(0, 1), (1, 2)]
@@ -165,5 +209,9 @@ def test_bad_input_is_refused() -> None:
         learn(np.eye(2, dtype=np.float32), [[0, 2]])
     with pytest.raises(BadModel, match="there are 5"):
         learn(np.eye(5, dtype=np.float32), [], CodeOptions(levels=2, codes=2))
+    with pytest.raises(BadModel, match="collaborative_on must be assignments or vectors"):
+        CodeOptions(collaborative_on="both")  # type: ignore[arg-type]
+    with pytest.raises(BadModel, match="code_source must be documents or random"):
+        CodeOptions(code_source="names")  # type: ignore[arg-type]
     with pytest.raises(TrainingStopped, match="code_rate"):
         taught(code_rate=1e30)

@@ -81,7 +81,7 @@ class Toolgen(GenerativeRetriever):
             vectors = np.stack(list(tools.values()))
             paths = self._maker.make([(tool_id, name_words(tool_id)) for tool_id in tools], vectors)
             return IdPlan(paths, specials, np.zeros((len(SPECIALS), 1), np.float32))
-        used = sorted({tool_id for few in gold for tool_id in few})
+        used = sorted(tools if self.options.memorise_all else {tool_id for few in gold for tool_id in few})
         start = np.concatenate([specials, name_rows(self.base(), table, used)])
         none = np.zeros((len(SPECIALS), len(next(iter(tools.values())))), np.float32)
         vectors = np.concatenate([none, np.stack([tools[tool_id] for tool_id in used])])
@@ -123,7 +123,8 @@ class Toolgen(GenerativeRetriever):
     def _wide_of(self, ids: Sequence[str], vectors: Floats) -> Floats:
         """The rows of tools, each followed by the document's vector and whether the tool is new."""
         rows = self._learned_rows.rows(name_rows(self.base(), self.words(), ids), ids, vectors)
-        new = np.array([[float(tool_id not in self._learned_rows.own)] for tool_id in ids], dtype=np.float32)
+        trained = self.needed if self.options.memorise_all else self._learned_rows.own
+        new = np.array([[float(tool_id not in trained)] for tool_id in ids], dtype=np.float32)
         return np.concatenate([rows, vectors, new], axis=1)
 
     def _longest_id(self) -> int:

@@ -1,9 +1,9 @@
 """Trains codes of tools: a residual-quantised autoencoder (RQ-VAE) over the vectors of their documents.
 
 A collaborative loss draws tools that are used together to the same first codes. Unlike the published Laplacian term,
-which uses the vectors of the assigned codes, it uses soft assignments: the negative log-probability that tools share
-a code. So its gradient reaches the encoder and can move a tool to another code. It leaves out the last level, whose
-codes must separate the tools that share all others.
+which uses the vectors of the assigned codes (`collaborative_on="vectors"`), it uses soft assignments: the negative
+log-probability that tools share a code. So its gradient reaches the encoder and can move a tool to another code. It
+leaves out the last level, whose codes must separate the tools that share all others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn import Parameter, functional
 from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel, TrainingStopped
 from toolscout.models.tool_ids.code_tree import Health, health
-from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Quantizer
+from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Quantizer, distances
 from toolscout.training.loop import Report, pick_device
 
 _BATCH, _EDGES = 4096, 2048
@@ -123,7 +123,8 @@ class _Learner:
         quantised, loss = self.quantise(batch_latent)
         loss = loss + functional.mse_loss(self.net.decode(quantised), vectors)
         if len(weight):
-            loss = loss + self.options.collaborative * (weight * self.pair_loss(latent, (first, second))).sum()
+            apart = self.vector_loss if self.options.collaborative_on == "vectors" else self.pair_loss
+            loss = loss + self.options.collaborative * (weight * apart(latent, (first, second))).sum()
         return loss
 
     def pair_loss(self, latent: Tensor, ends: tuple[Tensor, Tensor]) -> Tensor:
@@ -139,6 +140,16 @@ class _Learner:
             found = found - torch.logsumexp(first + second, dim=1) / (log(len(book)) * len(prefixes))
             left = left - book.detach()[nearest.indices]
         return found
+
+    def vector_loss(self, latent: Tensor, ends: tuple[Tensor, Tensor]) -> Tensor:
+        """The published loss of each pair: the squared distance of its summed code vectors; codes are constant."""
+        left = (latent if self.whole else latent[-2 * len(ends[0]) :]).detach()
+        total = torch.zeros_like(left)
+        for book in self.net.books:
+            chosen = functional.one_hot(_nearest(left, book.detach()), len(book)).to(book.dtype) @ book
+            total, left = total + chosen, left - chosen.detach()
+        first, second = (total[ends[0]], total[ends[1]]) if self.whole else total.chunk(2)
+        return (first - second).square().sum(dim=1)
 
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:
         """Pairs used together and their weights: all of them, or a sample drawn by weight."""
@@ -288,9 +299,34 @@ def learn(
     learner.run(progress)
     quantizer, lost = learner.to_quantizer()
     codes = quantizer.assign(vectors)
+    if options.code_source == "random":
+        codes = [codes[row] for row in np.random.default_rng(options.seed).permutation(len(codes))]
     pairs = np.stack([together.first, together.second], axis=1)
-    about = health(codes, quantizer.codes, pairs)
-    return LearnedCodes(quantizer, codes, replace(about, lost=lost, error=lost * learner.scale**2))
+    nearest, published = _collisions(quantizer, vectors.astype(np.float32), options.sinkhorn)
+    about = replace(
+        health(codes, quantizer.codes, pairs),
+        lost=lost,
+        error=lost * learner.scale**2,
+        nearest_collisions=nearest,
+        published_collisions=published,
+    )
+    return LearnedCodes(quantizer, codes, about)
+
+
+def _collisions(quantizer: Quantizer, vectors: Floats, epsilon: float) -> tuple[int, int]:
+    """How many tools share a sequence if each has its nearest codes; and after the published pass over those groups.
+
+    That pass assigns the last codes of the tools of one sequence by Sinkhorn-Knopp, whatever other tools have.
+    """
+    codes, left = quantizer.nearest(vectors), quantizer.encode(vectors)
+    for level, book in enumerate(quantizer.codebooks[:-1]):
+        left = left - book[codes[:, level]]
+    sequences, group, sizes = np.unique(codes, axis=0, return_inverse=True, return_counts=True)
+    for number in np.flatnonzero(sizes > 1) if epsilon else ():
+        rows = np.flatnonzero(group.ravel() == number)
+        apart = distances(left[rows], quantizer.codebooks[-1])
+        codes[rows, -1] = _sinkhorn(torch.from_numpy(apart), epsilon).numpy()
+    return len(codes) - len(sequences), len(codes) - len(np.unique(codes, axis=0))
 
 
 def _sizes(wide: int, latent: int) -> list[int]:

@@ -155,6 +155,8 @@ class IdTrainingOptions:
     init_from: the folder of a trained model of the same method, such as one trained on other catalogues. Training
         starts from its adapters and its map from documents to token rows.
     memorise: epochs over the tools' documents, before the `epochs` over requests; 0 leaves a stage out.
+    memorise_all: memorise the documents of all tools, as published, not only of those that requests use. Rows that only
+        this taught are stronger than those of tools that come later.
     trajectories: a file of conversations with tools, trained on for `agent_epochs`.
     rehearse: the share of the request examples that is drawn anew for each of those epochs, so that they are not
         forgotten; 0 is as published.
@@ -178,6 +180,7 @@ class IdTrainingOptions:
     rank: int = 32
     init_from: str = ""
     memorise: int = 1
+    memorise_all: bool = False
     epochs: int = 6
     trajectories: str = ""
     agent_epochs: int = 1

@@ -26,7 +26,9 @@ class Health:
 
     perplexity: for each level, the perplexity of the distribution of codes.
     used: for each level, the share of codes that at least one tool has.
-    collisions: the number of tools minus the number of different code sequences.
+    collisions: the number of tools minus the number of different code sequences. nearest_collisions: the same if every
+        tool had its nearest codes; published_collisions: if then, as published, the last codes of tools that share a
+        sequence were assigned once by Sinkhorn-Knopp. Both are 0 where they were not measured.
     groups: the number of first codes in use; `group` is the mean number of tools per first code.
     pairs: the number of pairs of tools that are used together.
     together, random: the share of pairs with the same first code, among those pairs and among all pairs.
@@ -47,6 +49,8 @@ class Health:
     random: float
     error: float = 0.0
     lost: float = 0.0
+    nearest_collisions: int = 0
+    published_collisions: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as a dictionary that can be written as JSON."""

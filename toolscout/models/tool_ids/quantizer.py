@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,11 @@ class CodeOptions:
 
     levels: the number of codes in a sequence; 0 picks it by the number of tools.
     codes: the number of different codes per level; 0 picks it by the number of tools.
-    collaborative: weight of the loss that draws tools which are used together to the same first codes.
+    collaborative: weight of the loss that draws tools which are used together to each other.
+    collaborative_on: what that loss acts on. "assignments": the probability that two tools share their first codes, so
+        that a tool can move to another code. "vectors", as published: the squared distance of their summed code
+        vectors, which moves code vectors only.
+    code_source: "documents", or "random" to draw the learned codes anew among the tools, so that they mean nothing.
     beta: weight of the commitment loss, which draws vectors to their codes.
     sinkhorn: the epsilon of Sinkhorn-Knopp; a smaller one uses the codes more evenly in training, 0 turns it off.
     latent: the length of a code's vector.
@@ -49,6 +53,8 @@ class CodeOptions:
     levels: int = 0
     codes: int = 0
     collaborative: float = 0.5
+    collaborative_on: Literal["assignments", "vectors"] = "assignments"
+    code_source: Literal["documents", "random"] = "documents"
     beta: float = 0.25
     sinkhorn: float = 0.01
     latent: int = 64
@@ -62,6 +68,10 @@ class CodeOptions:
             raise BadModel(f"levels, codes, seed must be 0 or more, latent and code_steps 1 or more, got {self}")
         if not (self.collaborative >= 0 and self.beta >= 0 and self.sinkhorn >= 0 and self.code_rate > 0):
             raise BadModel(f"collaborative, beta, sinkhorn must be 0 or more, code_rate above 0, got {self}")
+        if self.collaborative_on not in ("assignments", "vectors"):
+            raise BadModel(f"collaborative_on must be assignments or vectors, got {self.collaborative_on!r}")
+        if self.code_source not in ("documents", "random"):
+            raise BadModel(f"code_source must be documents or random, got {self.code_source!r}")
 
     def shape(self, tools: int) -> tuple[int, int]:
         """The number of levels and of codes per level for this many tools.

@@ -254,13 +254,12 @@ class IdExamples:
     def documents(self, epoch: int) -> list[IdExample]:
         """Examples from each tool's document, and from its next three lines, to its id.
 
-        Only tools that a request or conversation uses are trained: had the others learned rows too, tools added later
-        would be at a disadvantage against them.
+        Only tools that a request or conversation uses are trained, unless the options say all: had the others learned
+        rows too, tools added later would be at a disadvantage against them.
         """
-        used = sorted(
-            {tool_id for few in self._training_data.gold for tool_id in few} | self._training_data.called.keys()
-        )
         known = {**self._training_data.tools, **self._training_data.called}
+        gold = {tool_id for few in self._training_data.gold for tool_id in few}
+        used = sorted(known if self._options.memorise_all else gold | self._training_data.called.keys())
         texts = [(tool_id, known[tool_id].document()) for tool_id in used]
         pieces = [(i, piece) for i, text in texts for piece in [text, *filter(str.strip, text.split("\n")[1:4])]]
         return [example for i, text in pieces for example in self._paths(self._prompter.ask(text), (i,))]
