@@ -24,6 +24,7 @@ from studies import (
     need_report,
     rewriting_report,
     synthetic_report,
+    tool_codes_report,
     verdict_report,
 )
 from studies.running import RESULTS
@@ -49,6 +50,7 @@ _SECTIONS = (
     continual_report.section,
     masstool_cost_report.section,
     generative_report.section,
+    tool_codes_report.section,
     agent_report.section,
     rewriting_report.section,
     synthetic_report.section,

@@ -1,0 +1,57 @@
+"""The section about the codes of toolweaver (studies/tool_codes.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
+
+from studies.study_rows import StudyRows
+from toolscout.evaluation.report.rows import commits, group_by
+from toolscout.evaluation.report.tables import table
+from toolscout.evaluation.row import RowDict
+
+NAME = "tool_codes"
+_HEAD = """
+## ToolWeaver: what makes a code
+
+Codes learned from documents and train requests, no language model behind them (`python -m studies.tool_codes`); means of
+the seeds. *Perplexity* of the codes of a level, as a share of their number, says how evenly they are used. *Co-used*: the
+share of pairs of tools used together whose first code is the same, and *by chance*: that of all pairs. *Lost*: the share
+of the documents' variance that the codes do not hold. Collisions: tools that would share another's codes if each had its
+nearest ones, and after the published pass over those (one of Sinkhorn-Knopp over the last level of each group); by the
+matching that is used here there are none. *Published loss*: the Laplacian over summed code vectors.
+"""
+_SHARES = MappingProxyType(
+    {"co-used %": "together", "by chance %": "by_chance", "lost %": "lost", "codes used %": "used"}
+)
+_COUNTS = MappingProxyType({"collisions, nearest": "nearest_collisions", "published": "published_collisions"})
+
+
+def section(rows: StudyRows, _pictures: Mapping[str, str]) -> Iterator[str]:
+    """A table for each dataset; nothing where there are no rows."""
+    found = rows.bench(NAME)
+    if not found:
+        return
+    yield _HEAD
+    for name, own in group_by(found, lambda row: str(row["dataset"])).items():
+        yield f"\n**{name}**, {own[0]['tools']:,} tools\n\n"
+        variants = group_by(own, lambda row: str(row["variant"]))
+        columns = ("variant", "seeds", "levels × codes", "perplexity %", *_SHARES, *_COUNTS, "s", "commit")
+        yield table(columns, [_cells(variant, few) for variant, few in variants.items()])
+
+
+def _cells(variant: str, few: Sequence[RowDict]) -> dict[str, str]:
+    def mean(name: str) -> float:
+        return fmean(row["values"][name] for row in few)
+
+    return {
+        "variant": variant,
+        "seeds": f"{len(few)}",
+        "levels × codes": f"{mean('levels'):.0f} × {mean('codes'):.0f}",
+        "perplexity %": f"{100 * mean('perplexity') / mean('codes'):.1f}",
+        **{head: f"{100 * mean(name):.1f}" for head, name in _SHARES.items()},
+        **{head: f"{mean(name):,.0f}" for head, name in _COUNTS.items()},
+        "s": f"{mean('seconds'):.0f}",
+        "commit": commits(few),
+    }
