@@ -21,13 +21,13 @@ _GROWTH_HEAD = """
 ## Generative models: catalogues that grow
 
 toolgen gives each tool a token of its own, toolweaver a short code, both with the cosine of the encoder added
-(`+dense`): tokens grow with the tools, codes are combined and grow far slower (two levels by the square root, more levels by the logarithm). The first tools are gold ones of
-ToolBench's requests, those of test and train in turns; then come other tools of ToolBench, then operations of
-openapi_ops and tools of mcp_tools that no request needs. Trained is on the requests of train whose tools are all there,
-measured on those of test; *same* is over the test requests that the smallest catalogue can answer. New R@5 counts the
-tools that no training request needs. *Rows in memory* are those added to the vocabulary; of toolgen's only the
-*trained* ones have a part of their own, the others are made of their documents. A tool is added to an open model: its
-document encoded, its id made, nothing trained.
+(`+dense`): tokens grow with the tools, codes are combined and grow far slower (two levels by the square root, more
+levels by the logarithm). The first tools are gold ones of ToolBench's requests, those of test and train in turns;
+then come other tools of ToolBench, then operations of openapi_ops and tools of mcp_tools that no request needs.
+Trained is on the requests of train whose tools are all there, measured on those of test; *same* is over the test
+requests that the smallest catalogue can answer. New R@5 counts the tools that no training request needs. *Rows in
+memory* are those added to the vocabulary; of toolgen's only the *trained* ones have a part of their own, the others
+are made of their documents. A tool is added to an open model: its document encoded, its id made, nothing trained.
 """
 _GROWTH = MappingProxyType(
     {

@@ -15,12 +15,13 @@ NAME = "tool_codes"
 _HEAD = """
 ## ToolWeaver: what makes a code
 
-Codes learned from documents and train requests, no language model behind them (`python -m studies.tool_codes`); means of
-the seeds. *Perplexity* of the codes of a level, as a share of their number, says how evenly they are used. *Co-used*: the
-share of pairs of tools used together whose first code is the same, and *by chance*: that of all pairs. *Lost*: the share
-of the documents' variance that the codes do not hold. Collisions: tools that would share another's codes if each had its
-nearest ones, and after the published pass over those (one of Sinkhorn-Knopp over the last level of each group); by the
-matching that is used here there are none. *Published loss*: the Laplacian over summed code vectors.
+Codes learned from documents and train requests, no language model behind them (`python -m studies.tool_codes`); means
+of the seeds. *Perplexity* of the codes of a level, as a share of their number, says how evenly they are used.
+*Co-used*: the share of pairs of tools used together whose first code is the same, and *by chance*: that of all pairs.
+*Lost*: the share of the documents' variance that the codes do not hold. Collisions: tools that would share another's
+codes if each had its nearest ones, and after the published pass over those (one of Sinkhorn-Knopp over the last level
+of each group); by the matching that is used here there are none. *Published loss*: the Laplacian over summed code
+vectors.
 """
 _SHARES = MappingProxyType(
     {"co-used %": "together", "by chance %": "by_chance", "lost %": "lost", "codes used %": "used"}
