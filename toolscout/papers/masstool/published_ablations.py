@@ -117,6 +117,7 @@ def run_variant(plan: PublishedPlan, variant: str, seed: int) -> ExperimentResul
         "part": variant.partition("-")[0],
         "changes": dict(VARIANTS[variant]),
         "encoder": plan.encoder.rstrip("/").rpartition("/")[2] or "default",
+        "epochs": len((model.fit_record or {}).get("history", ())),
     }
     about = ExperimentContext(
         study, f"{variant}-{found.identity}-s{seed}", seed, plan.command(), read_fit_record(folder)
