@@ -195,18 +195,20 @@ class PublishedNetwork(nn.Module):
         requests, tools = torch.from_numpy(data.requests), torch.from_numpy(data.tools)
         self.requests = nn.Parameter(requests.clone())
         self.tools = nn.Parameter(tools.clone())
+        # Drawn in a fixed order, also where the options leave a part out, so that variants of one seed start alike.
+        attention = nn.ParameterList([torch.randn(width, width) for _ in range(VIEWS)])
+        hidden, classes, info = nn.Linear(width, width), nn.Linear(width, 2), nn.Linear(width, width)
+        gates = nn.ModuleList([nn.Linear(width, width) for _ in range(VIEWS)])
         if self.attends:
-            self.attention = nn.ParameterList([torch.randn(width, width) for _ in range(VIEWS)])
+            self.attention = attention
         if self.has_tower:
-            self.aware = nn.Parameter(requests.clone())
-            self.hidden = nn.Linear(width, width)
+            self.aware, self.hidden = nn.Parameter(requests.clone()), hidden
         if self.detects:
-            self.negatives = nn.Parameter(torch.from_numpy(data.negatives).clone())
-            self.classes = nn.Linear(width, 2)
+            self.negatives, self.classes = nn.Parameter(torch.from_numpy(data.negatives).clone()), classes
         if self.transfer != "none":
-            self.info = nn.Linear(width, width)
+            self.info = info
         if self.transfer == "gating":
-            self.gates = nn.ModuleList([nn.Linear(width, width) for _ in range(VIEWS)])
+            self.gates = gates
         elif self.transfer == "concatenation":
             self.joins = nn.ModuleList([nn.Linear(2 * width, width) for _ in range(VIEWS)])
         elif self.transfer == "attention":
