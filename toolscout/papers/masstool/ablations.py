@@ -108,9 +108,10 @@ VARIANTS = (
 
 
 @dataclass(frozen=True)
-class AblationPlan:
-    """What to ablate: `data` is DATA[:TRAIN[:DEV]], `test` the split to measure on, `out` the folder to work in.
+class StudyPlan:
+    """What variants are trained and measured on.
 
+    `data` is DATA[:TRAIN[:DEV]], `test` the split to measure on, `out` the folder to work in.
     `encoder`: the folder of the frozen encoder, "" for the default one. `no_tool`: a folder of prompts that need no
     tool, "" for none. `settings`: options of all variants, as NAME=VALUE.
     """
@@ -121,15 +122,6 @@ class AblationPlan:
     encoder: str = ""
     no_tool: str = ""
     settings: tuple[str, ...] = ()
-
-    def options(self, seed: int) -> MasstoolOptions:
-        """Return the options of the full model; raises BadModel for an option that variants cannot share."""
-        found = with_settings(MasstoolOptions(), "masstool", self.settings)
-        if found.train_encoder or found.encoder or found.no_tool:
-            raise BadModel(
-                "variants share the vectors of one frozen encoder: name it by --encoder, prompts by --no-tool"
-            )
-        return replace(found, seed=seed, no_tool=str(find_dataset(self.no_tool)) if self.no_tool else "")
 
     def identity(self, digest: str, encoder: str) -> str:
         """Return the id that rows of one study share: same data (`digest`), encoder (fingerprint) and options."""
@@ -142,6 +134,20 @@ class AblationPlan:
             encoder,
         ]
         return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class AblationPlan(StudyPlan):
+    """The plan of the ablations of masstool."""
+
+    def options(self, seed: int) -> MasstoolOptions:
+        """Return the options of the full model; raises BadModel for an option that variants cannot share."""
+        found = with_settings(MasstoolOptions(), "masstool", self.settings)
+        if found.train_encoder or found.encoder or found.no_tool:
+            raise BadModel(
+                "variants share the vectors of one frozen encoder: name it by --encoder, prompts by --no-tool"
+            )
+        return replace(found, seed=seed, no_tool=str(find_dataset(self.no_tool)) if self.no_tool else "")
 
     def command(self) -> str:
         """Return the command that repeats the study, without paths of this machine."""
@@ -193,12 +199,12 @@ def variants(plan: AblationPlan, only: str = "") -> list[Variant]:
 
 
 @lru_cache(maxsize=1)
-def cached_data(plan: AblationPlan) -> AblationData:
+def cached_data(plan: StudyPlan) -> AblationData:
     """Return the data of `read_data`, read once by all variants that run in this process."""
     return read_data(plan)
 
 
-def read_data(plan: AblationPlan, progress: FitProgress | None = None) -> AblationData:
+def read_data(plan: StudyPlan, progress: FitProgress | None = None) -> AblationData:
     """Read the data and encode its texts; vectors are cached in the plan's folder. Raises BadDataset or BadModel."""
     (data,) = training_sets([plan.data])
     test = load_split(find_dataset(plan.data if Path(plan.data).is_dir() else plan.data.partition(":")[0]), plan.test)

@@ -21,7 +21,7 @@ from toolscout.evaluation.fit_record import read_fit_record
 from toolscout.evaluation.row import STUDY
 from toolscout.papers.experiment import ExperimentContext, ExperimentResult, check_unseen, experiment_result, rank_split
 from toolscout.papers.jobs import Job
-from toolscout.papers.masstool.ablations import FULL, AblationPlan, cached_data, need_measures, own_rows
+from toolscout.papers.masstool.ablations import FULL, StudyPlan, cached_data, need_measures, own_rows
 from toolscout.papers.masstool.published import MasstoolPublished, MasstoolPublishedOptions
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
@@ -70,10 +70,10 @@ of a request are its own vector, and the contrastive loss only drives requests o
 
 
 @dataclass(frozen=True)
-class PublishedPlan(AblationPlan):
-    """What to ablate, as for masstool; `settings` are added to those of the paper for the dataset."""
+class PublishedPlan(StudyPlan):
+    """The plan of these ablations; `settings` are added to those of the paper for the dataset."""
 
-    def published_options(self, variant: str, seed: int) -> MasstoolPublishedOptions:
+    def options(self, variant: str, seed: int) -> MasstoolPublishedOptions:
         """Return the options of a variant.
 
         Raises BadRequest for a variant that does not exist, BadModel for an option that variants cannot share.
@@ -103,7 +103,7 @@ def run_variant(plan: PublishedPlan, variant: str, seed: int) -> ExperimentResul
 
     Raises BadRequest for a variant that does not exist, Leak for a test split that shares requests with training.
     """
-    options = plan.published_options(variant, seed)
+    options = plan.options(variant, seed)
     found = cached_data(plan)
     folder = plan.out / found.identity / f"{variant}-s{seed}"
     if not (folder / MODEL_FILE).is_file():
@@ -137,7 +137,7 @@ def jobs(plan: PublishedPlan, variants: Sequence[str], seeds: Sequence[int], pat
     Raises BadRequest for a variant that does not exist, Leak where the test split shares requests with training.
     """
     for variant in variants:
-        plan.published_options(variant, 0)
+        plan.options(variant, 0)
     found = cached_data(plan)
     check_unseen(found.test, plan.test, MasstoolPublished(None, found.encoder), TrainedOn.of([found.data]))
     written = {(row[STUDY]["variant"], row["seed"]) for row in own_rows(path, found.identity, NAME)}
