@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from studies import masstool_published
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.errors import BadModel, BadRequest, Leak
@@ -111,3 +112,15 @@ def test_a_saved_variant_ranks_as_the_fitted_one(plan: PublishedPlan, tmp_path: 
     loaded = MasstoolPublished.load(tmp_path, HashedWords())
     assert loaded.search(requests, 60) == model.search(requests, 60)
     assert loaded.need(requests) == model.need(requests)
+
+
+def test_the_script_makes_the_rows_that_are_named(
+    plan: PublishedPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    words = ["script", plan.data, "--no-tool", plan.no_tool, "--only", "full,without-adakt", "--seeds", "1"]
+    words += ["--out", str(plan.out), "--rows", str(path), *(word for one in SMALL for word in ("--option", one))]
+    monkeypatch.setattr("sys.argv", words)
+    masstool_published.main()
+    masstool_published.main()  # nothing is left to do
+    assert [(row[STUDY]["variant"], row["seed"]) for row in read_rows(path)] == [("full", 1), ("without-adakt", 1)]
