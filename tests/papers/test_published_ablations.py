@@ -14,7 +14,7 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.errors import BadModel, BadRequest, Leak
 from toolscout.evaluation.report.rows import read_folder
-from toolscout.evaluation.row import STUDY, read_rows
+from toolscout.evaluation.row import STUDY, read_rows, scores_path
 from toolscout.papers.masstool import ablations, published_report
 from toolscout.papers.masstool.ablations import FULL, AblationWriter
 from toolscout.papers.masstool.published import MasstoolPublished
@@ -72,6 +72,8 @@ def test_rows_are_written_once_and_tested_against_the_full_network(plan: Publish
         writer.add([job.work(*job.arguments)])
     assert jobs(plan, chosen, [0], path) == []
     assert [job.name for job in jobs(plan, chosen, [0, 1], path)] == [f"{name} s1" for name in chosen]
+    assert [job.name for job in jobs(plan, ["without-adakt"], [0], path)] == ["without-adakt s0"]
+    assert [job.name for job in jobs(plan, ["without-adakt"], [1], path)] == ["full s1", "without-adakt s1"]
     rows = {row[STUDY]["variant"]: row for row in read_rows(path)}
     assert list(rows) == chosen
     assert {(row["dataset"], row["split"], row["retriever"], row["requests"]) for row in rows.values()} == {
@@ -87,6 +89,9 @@ def test_rows_are_written_once_and_tested_against_the_full_network(plan: Publish
     assert rows["density-0.5"]["timing"]["fit_params"] < rows[FULL]["timing"]["fit_params"]
     assert rows[FULL]["command"].startswith("python -m studies.masstool_published data --test test --no-tool chat")
     assert str(tmp_path.parent) not in path.read_text()
+    scores_path(path, rows[FULL]).unlink()  # nothing to test others against
+    assert [job.name for job in jobs(plan, ["without-adakt"], [0], path)] == ["full s0", "without-adakt s0"]
+    assert jobs(plan, chosen, [0], path) == []
     text = "\n".join(published_report.section(published_report.lines_of(read_folder(tmp_path)[0])))
     assert "**data test**, 24 requests" in text
     assert "without SUIM (neighbours)" in text

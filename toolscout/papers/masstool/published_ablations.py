@@ -17,6 +17,7 @@ from typing import Any
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel, BadRequest
 from toolscout.evaluation import leakage
+from toolscout.evaluation import row as rows
 from toolscout.evaluation.fit_record import read_fit_record
 from toolscout.evaluation.row import STUDY
 from toolscout.papers.experiment import ExperimentContext, ExperimentResult, check_unseen, experiment_result, rank_split
@@ -132,14 +133,22 @@ def run_variant(plan: PublishedPlan, variant: str, seed: int) -> ExperimentResul
 
 
 def jobs(plan: PublishedPlan, variants: Sequence[str], seeds: Sequence[int], path: Path) -> list[Job]:
-    """Return a job for each variant and seed whose row is not in the file `path`; all seeds of a variant come together.
+    """Return a job for each variant and seed whose row is not in the file `path`; of each seed the full network first.
 
+    The full network is trained again where the scores of its requests are missing: others are tested against them.
     Raises BadRequest for a variant that does not exist, Leak where the test split shares requests with training.
     """
     for variant in variants:
         plan.options(variant, 0)
     found = cached_data(plan)
     check_unseen(found.test, plan.test, MasstoolPublished(None, found.encoder), TrainedOn.of([found.data]))
-    written = {(row[STUDY]["variant"], row["seed"]) for row in own_rows(path, found.identity, NAME)}
-    todo = [(variant, seed) for variant in variants for seed in seeds if (variant, seed) not in written]
-    return [Job(f"{variant} s{seed}", run_variant, (plan, variant, seed)) for variant, seed in todo]
+    own = own_rows(path, found.identity, NAME)
+    written = {(row[STUDY]["variant"], row["seed"]) for row in own}
+    comparable = {row["seed"] for row in own if row[STUDY]["variant"] == FULL and rows.scores_path(path, row).is_file()}
+    todo: list[Job] = []
+    for seed in seeds:
+        missing = [variant for variant in variants if (variant, seed) not in written and variant != FULL]
+        if (missing and seed not in comparable) or (FULL in variants and (FULL, seed) not in written):
+            missing.insert(0, FULL)
+        todo += [Job(f"{variant} s{seed}", run_variant, (plan, variant, seed)) for variant in missing]
+    return todo
