@@ -26,6 +26,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from studies.running import collect, numbers
+from toolscout.papers.masstool.published_ablations import SETTINGS
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,6 @@ class TrainedSet:
 
 METHODS = ("memory", "masstool", "colt", "hybrid", "centroid", "masstool_published")
 THROUGH = "through"
-# The settings that MassTool's authors published for ToolBench-G3; those of ToolLens are the defaults. With their batch
-# of 2,048 an epoch of our smaller train split would be a single step.
-PUBLISHED_G3 = ("rate=0.005", "temperature=0.05", "weight_detection=0.05", "epsilon=0.87", "epochs=100", "batch=512")
 G3 = ("epochs=6", "rate=0.0002", "candidates=512", "patience=2")
 PARTS = ("G1_instruction", "G1_tool", "G1_category", "G2_instruction", "G2_category", "G3_instruction")
 SETS = (
@@ -146,7 +144,7 @@ class Runner:
         if method in ("colt", "masstool"):
             options.append("epochs=3")
         if method == "masstool_published" and one.name.startswith("g3"):
-            options += PUBLISHED_G3
+            options += SETTINGS["toolbench-g3"]
         command += [word for option in options for word in ("--option", option)]
         if not (folder / "model.json").is_file():
             shared = self.models / "encoded" / dense.name

@@ -98,12 +98,12 @@ def test_what_is_served_is_what_the_network_computes(folder: Path) -> None:
     gold = [np.array(sorted(places[i] for i in ids)) for ids in data.split("train").gold]
     numbered = np.array([int(request_id.split("-")[1]) for request_id, _ in data.split("train").requests])
     none = np.zeros((0, encoder.dimension), dtype=np.float32)
-    material = published_training.PublishedTrainingData(pool, gold, numbered, tools, none, none, [])
+    material = published_training.PublishedTrainingData(pool, gold, numbered, tools, pool[:1], none, [])
     task = published_training.PublishedTask(material, loaded.options, torch.device("cpu"))
     served = dict(np.load(folder / "tower.npz"))
     with torch.no_grad():
         for name, parameter in task.network.named_parameters():
-            if name not in ("requests", "aware", "tools"):
+            if name not in ("requests", "aware", "tools", "negatives"):
                 parameter.copy_(torch.from_numpy(served[name]))
         task.network.eval()
         views = [torch.from_numpy(served[f"pool.{view}"].astype(np.float32)) for view in range(2)]
@@ -113,8 +113,10 @@ def test_what_is_served_is_what_the_network_computes(folder: Path) -> None:
         rows, cosines = nearest(*both, loaded.options.neighbours)
         near = rows, cosines >= loaded.options.epsilon
         seen = published_training.PropagatedViews((views[0], views[1]), (known, known), known)
-        scores = (task.joint(vectors, seen, *near) @ known.T).numpy() / 6
-        chances = task.network.detect(torch.from_numpy(vectors))[1][:, 1].numpy()
+        scores = (task.joint(vectors, seen, near) @ known.T).numpy() / 6
+        state = task.network.state(torch.from_numpy(vectors))
+        assert state is not None
+        chances = task.network.shares(state)[:, 1].numpy()
     assert not near[1][-1].any()  # one request has no neighbour that is near enough
     for hits, row in zip(loaded.search(asked, 60), scores, strict=True):
         assert [row[places[hit.tool_id]] for hit in hits] == pytest.approx([hit.score for hit in hits], abs=2e-4)

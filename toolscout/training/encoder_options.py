@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from toolscout.errors import BadModel
 from toolscout.models.tower import TRANSFERS, Transfer
@@ -53,16 +53,25 @@ class EncoderTrainingOptions:
             raise BadModel(f"self_queries, chunk, patience and seed must be 0 or more, got {self}")
 
 
+PublishedTransfer = Literal["gating", "addition", "concatenation", "attention", "none"]
+PUBLISHED_TRANSFERS: tuple[str, ...] = get_args(PublishedTransfer)
+
+
 @dataclass(frozen=True)
 class PublishedOptions:
     """How the published MassTool is trained; the defaults are its settings for ToolLens.
 
-    layers: steps of propagation.
+    layers: steps of propagation over the graphs (L of the paper); 0 trains without QC-GCN.
     edge_dropout: the share of edges that an epoch leaves out.
-    neighbours: past requests that are attended to; those whose cosine is below `epsilon` are not.
+    neighbours: past requests that are attended to, 0 to train without SUIM; those whose cosine is below `epsilon` are
+        not attended to, and an epsilon of 0 or less is no filter.
+    transfer: how AdaKT changes the attended vector s by the detection tower's vector i: "gating" (sigmoid of a linear
+        map of i, times s), "addition" (s + i), "concatenation" (a linear map of both), "attention" (s and i attend to
+        both, and the two results are added); "none" trains without AdaKT.
     candidates: tools in a list, gold ones included.
-    beta, temperature: weight and temperature of the contrastive loss.
-    weight_detection: weight of the detection loss.
+    beta, temperature: weight and temperature of the contrastive loss; a weight of 0 leaves it out.
+    weight_detection: weight of the detection loss (λ of the paper); 0 leaves it out, and need is not predicted.
+    train_share: the share of the training requests to train on; a larger share includes those of a smaller one.
     """
 
     epochs: int = 200
@@ -72,22 +81,30 @@ class PublishedOptions:
     edge_dropout: float = 0.2
     neighbours: int = 10
     epsilon: float = 0.82
+    transfer: PublishedTransfer = "gating"
     candidates: int = 10
     beta: float = 0.04
     temperature: float = 0.1
     weight_detection: float = 0.1
+    train_share: float = 1.0
     patience: int = 20
     seed: int = 0
     device: str = "auto"
 
     def __post_init__(self) -> None:
         """Raise BadModel for values out of range."""
-        if min(self.epochs, self.batch, self.layers, self.neighbours) < 1 or self.candidates < 2:
-            raise BadModel(f"epochs, batch, layers, neighbours must be at least 1, candidates at least 2, got {self}")
+        if self.transfer not in PUBLISHED_TRANSFERS:
+            raise BadModel(f"transfer must be one of {', '.join(PUBLISHED_TRANSFERS)}, got {self.transfer!r}")
+        if min(self.epochs, self.batch) < 1 or self.candidates < 2:
+            raise BadModel(f"epochs and batch must be at least 1, candidates at least 2, got {self}")
         if not (self.rate > 0 and self.temperature > 0 and 0 <= self.edge_dropout < 1):
             raise BadModel(f"rate and temperature must be above 0, edge_dropout from 0 to below 1, got {self}")
-        if not min(self.beta, self.weight_detection, self.patience, self.seed) >= 0:
-            raise BadModel(f"beta, weight_detection, patience and seed must be 0 or more, got {self}")
+        if min(self.layers, self.neighbours, self.patience, self.seed) < 0:
+            raise BadModel(f"layers, neighbours, patience and seed must be 0 or more, got {self}")
+        if not min(self.beta, self.weight_detection) >= 0:
+            raise BadModel(f"beta and weight_detection must be 0 or more, got {self}")
+        if not (-1 <= self.epsilon <= 1 and 0 < self.train_share <= 1):
+            raise BadModel(f"epsilon must be from -1 to 1, train_share above 0 and at most 1, got {self}")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from toolscout.evaluation.report import by_gold_count, plots, serving, tables
 from toolscout.evaluation.report.figures import Figure, figures, lines_of_tests
 from toolscout.evaluation.report.rows import ResultLine, is_method, read_folder
 from toolscout.evaluation.row import RowDict
-from toolscout.papers.masstool import ablation_report
+from toolscout.papers.masstool import ablation_report, published_report
 
 PAGE = "README.md"
 _MAKER = "toolscout results"
@@ -92,6 +92,7 @@ def make(folder: Path, with_plots: bool = True) -> Report:
     shown = ablation_report.figures(ablated) | serving.serving_figures(served) if with_plots else {}
     pictures = {name: picture(one) for name, one in shown.items()}
     parts = [*_page(methods, bench, found), *ablation_report.section(ablated, pictures)]
+    parts += published_report.section(published_report.lines_of(lines))
     parts += serving.section(served, pictures)
     texts = {PAGE: page_text(parts)}
     if by_gold:

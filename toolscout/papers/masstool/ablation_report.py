@@ -68,7 +68,7 @@ def _variants(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
         marked = ", learned" if study["weights"] == "learned" else ""
         cells = found.setdefault(study["variant"], {"variant": variant_label(study)})
         cells |= {f"{head}{marked}": percent(line.values(name)) for head, name in _MEASURES.items()}
-        cells |= {f"{head}{marked}": text for head, text in _difference(line).items()}
+        cells |= {f"{head}{marked}": text for head, text in difference_cells(line).items()}
         cells |= {"need AUROC": percent(line.values("need_auroc")), "seeds": str(len(line.rows))}
         cells["commit"] = line.commits
         if accuracy := line.values("detector_accuracy"):
@@ -76,7 +76,8 @@ def _variants(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
     yield from (found[name] for name in sorted(found, key=variant_order))
 
 
-def _difference(line: ResultLine) -> dict[str, str]:
+def difference_cells(line: ResultLine) -> dict[str, str]:
+    """Return the difference of N@5 to the full model and its p; {} unless every row has its paired test."""
     tested = [row[STUDY]["against"][_TESTED] for row in line.rows if _TESTED in row[STUDY].get("against", {})]
     if not tested or len(tested) < len(line.rows):
         return {}

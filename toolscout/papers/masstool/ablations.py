@@ -44,6 +44,7 @@ from toolscout.papers.jobs import Job
 from toolscout.papers.masstool import noisy_detector
 from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers.base import FitProgress
+from toolscout.retrievers.document_index import DocumentIndex
 from toolscout.retrievers.encoded_requests import train_examples
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.model_folder import MODEL_FILE
@@ -107,9 +108,10 @@ VARIANTS = (
 
 
 @dataclass(frozen=True)
-class AblationPlan:
-    """What to ablate: `data` is DATA[:TRAIN[:DEV]], `test` the split to measure on, `out` the folder to work in.
+class StudyPlan:
+    """What variants are trained and measured on.
 
+    `data` is DATA[:TRAIN[:DEV]], `test` the split to measure on, `out` the folder to work in.
     `encoder`: the folder of the frozen encoder, "" for the default one. `no_tool`: a folder of prompts that need no
     tool, "" for none. `settings`: options of all variants, as NAME=VALUE.
     """
@@ -120,15 +122,6 @@ class AblationPlan:
     encoder: str = ""
     no_tool: str = ""
     settings: tuple[str, ...] = ()
-
-    def options(self, seed: int) -> MasstoolOptions:
-        """Return the options of the full model; raises BadModel for an option that variants cannot share."""
-        found = with_settings(MasstoolOptions(), "masstool", self.settings)
-        if found.train_encoder or found.encoder or found.no_tool:
-            raise BadModel(
-                "variants share the vectors of one frozen encoder: name it by --encoder, prompts by --no-tool"
-            )
-        return replace(found, seed=seed, no_tool=str(find_dataset(self.no_tool)) if self.no_tool else "")
 
     def identity(self, digest: str, encoder: str) -> str:
         """Return the id that rows of one study share: same data (`digest`), encoder (fingerprint) and options."""
@@ -141,6 +134,20 @@ class AblationPlan:
             encoder,
         ]
         return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class AblationPlan(StudyPlan):
+    """The plan of the ablations of masstool."""
+
+    def options(self, seed: int) -> MasstoolOptions:
+        """Return the options of the full model; raises BadModel for an option that variants cannot share."""
+        found = with_settings(MasstoolOptions(), "masstool", self.settings)
+        if found.train_encoder or found.encoder or found.no_tool:
+            raise BadModel(
+                "variants share the vectors of one frozen encoder: name it by --encoder, prompts by --no-tool"
+            )
+        return replace(found, seed=seed, no_tool=str(find_dataset(self.no_tool)) if self.no_tool else "")
 
     def command(self) -> str:
         """Return the command that repeats the study, without paths of this machine."""
@@ -192,12 +199,12 @@ def variants(plan: AblationPlan, only: str = "") -> list[Variant]:
 
 
 @lru_cache(maxsize=1)
-def cached_data(plan: AblationPlan) -> AblationData:
+def cached_data(plan: StudyPlan) -> AblationData:
     """Return the data of `read_data`, read once by all variants that run in this process."""
     return read_data(plan)
 
 
-def read_data(plan: AblationPlan, progress: FitProgress | None = None) -> AblationData:
+def read_data(plan: StudyPlan, progress: FitProgress | None = None) -> AblationData:
     """Read the data and encode its texts; vectors are cached in the plan's folder. Raises BadDataset or BadModel."""
     (data,) = training_sets([plan.data])
     test = load_split(find_dataset(plan.data if Path(plan.data).is_dir() else plan.data.partition(":")[0]), plan.test)
@@ -240,7 +247,7 @@ def _measure(
     served: dict[str, float] = {}
     if weights == "learned":
         served = asdict(as_learned(tower, layers=options.layers > 0, around=options.neighbours > 0))
-    need = _need(model, found, plan.test)
+    need = need_measures(model, found, plan.test)
     if variant.accuracy:
         texts = [text for _, text in found.test.split(plan.test).requests]
         noisy = noisy_detector.add_errors(tower, model, texts, found.prompts, variant.accuracy)
@@ -271,7 +278,7 @@ def sample(examples: Sequence[Example], share: float) -> list[Example]:
     return [examples[at] for at in np.sort(order[: round(share * len(examples))]).tolist()]
 
 
-def _need(model: Masstool, found: AblationData, split: str) -> dict[str, float]:
+def need_measures(model: DocumentIndex, found: AblationData, split: str) -> dict[str, float]:
     """Return how well the detection tower tells requests from prompts that need no tool; {} without a tower."""
     texts = [text for _, text in found.test.split(split).requests]
     predicted = model.need([*texts, *found.prompts]) if found.prompts else None
@@ -308,18 +315,18 @@ def jobs(plan: AblationPlan, chosen: Sequence[Variant], seeds: Sequence[int], pa
     return todo
 
 
-def own_rows(path: Path, identity: str) -> list[dict[str, Any]]:
-    """Return the rows of a file that belong to the study with this id."""
+def own_rows(path: Path, identity: str, name: str = NAME) -> list[dict[str, Any]]:
+    """Return the rows of a file that belong to the study with this name and id."""
     found = rows.known_rows(path)
-    return [row for row in found if row.get(STUDY, {}).get("name") == NAME and row[STUDY].get("of") == identity]
+    return [row for row in found if row.get(STUDY, {}).get("name") == name and row[STUDY].get("of") == identity]
 
 
 class AblationWriter:
     """Writes rows with their paired test against the full model; rows that come before the full model's wait for it."""
 
-    def __init__(self, path: Path) -> None:
-        """Write rows to this file, and scores beside it."""
-        self._path = path
+    def __init__(self, path: Path, name: str = NAME) -> None:
+        """Write rows of the study `name` to this file, and scores beside it."""
+        self._path, self._name = path, name
         self._waiting: list[ExperimentResult] = []
         self._full: dict[tuple[str, int, str], Scores] = {}
 
@@ -337,7 +344,7 @@ class AblationWriter:
     def _compare(self, one: ExperimentResult) -> bool:
         """Add the paired test against the full model to a row; return False where the full model is not measured."""
         study = one.row[STUDY]
-        key = (study["of"], one.row["seed"], study["weights"])
+        key = (study["of"], one.row["seed"], study.get("weights", ""))
         if study["variant"] == FULL:
             self._full[key] = Scores(self._path, one.lines)
         elif key not in self._full:
@@ -349,10 +356,10 @@ class AblationWriter:
     def _read(self, identity: str) -> dict[tuple[str, int, str], Scores]:
         """Read the scores of the full models in the file, by study, seed and weights."""
         found: dict[tuple[str, int, str], Scores] = {}
-        for row in own_rows(self._path, identity):
+        for row in own_rows(self._path, identity, self._name):
             scores = rows.scores_path(self._path, row)
             if row[STUDY]["variant"] == FULL and scores.is_file():
-                found[identity, row["seed"], row[STUDY]["weights"]] = Scores(scores, rows.read_scores(scores))
+                found[identity, row["seed"], row[STUDY].get("weights", "")] = Scores(scores, rows.read_scores(scores))
         return found
 
 

@@ -2,7 +2,8 @@
 
 A request has six vectors: in each of two views (the request–tool graph and the request–scene graph) its own, the
 attention-weighted mean of its nearest past requests, and that mean times a gate. A tool's score is the mean of their
-cosines with the tool's trained vector.
+cosines with the tool's trained vector. Options leave modules out, for ablations: without SUIM there is no mean of past
+requests, and the gate acts on the request's own vector; without AdaKT there is no gated vector.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from toolscout.retrievers.document_index import DocumentIndex, EncoderOptions
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet, seen_with
-from toolscout.training.encoder_options import PublishedOptions
+from toolscout.training.encoder_options import PublishedOptions, PublishedTransfer
 
 if TYPE_CHECKING:
     from toolscout.papers.masstool.published_training import PublishedTrainingData
@@ -37,7 +38,31 @@ if TYPE_CHECKING:
 COMMAND = "toolscout train DATA --retriever masstool_published --out FOLDER"
 _TOWER, _TOOLS, _POOL = "tower.npz", "tools.json", "pool"
 _VIEWS = 2
-_COSINES = 6
+KEPT_FAULTS = (
+    "A training request sees its own gold tools in the graph; only the dropped edges hide some of them.",
+    "Every request and every tool has a free vector, so only tools of the training catalogue can be ranked.",
+    "Detection is trained by cross-entropy on the output of a softmax; the paper has a sigmoid and binary "
+    "cross-entropy.",
+    "A layer (linear, ReLU) stands between the detection tower's state and the gate; the paper's gate reads the state.",
+    "A score is the sum of six cosines; the paper has one product of unit vectors.",
+    "Requests of one scene in a batch count as different scenes in the contrastive loss.",
+    "Attention matrices start as standard normal numbers, and products are not divided by the root of the width.",
+)
+"""What the released code of MassTool does against its paper or against good practice, and this network does too."""
+DIFFERENCES = (
+    "The epoch is selected on the dev split by Recall@3; the released code selects on the test requests.",
+    "Past requests to attend to are training requests only; the released pool may have test requests, without labels.",
+    "The encoder is the one that comes with this package, or one that is named; its vectors have length one.",
+    "Prompts that need no tool come from a folder that is named, not from ToolDet.",
+    "The learning rate falls linearly to 0, and gradients are clipped at norm 1; the released code does neither.",
+    "The transfer function attention attends to the pair of attended vector and detection vector; the released code "
+    "builds this pair, then attends to the attended vector alone.",
+    "Without SUIM the transfer function changes the request's own vector, and without AdaKT there is no transferred "
+    "vector; the released code has no classes for these ablations.",
+    "Detection is measured on test requests and held-out prompts; the released code counts training requests too.",
+    "Trained vectors of tools and past requests are saved in half precision.",
+)
+"""What differs on purpose from the released code of MassTool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +78,56 @@ class MasstoolPublishedOptions(PublishedOptions, EncoderOptions):
 
 @dataclass(frozen=True, slots=True)
 class PublishedTower:
-    """The trained model in numpy: `weights` has the past requests in both views and the layers, by name."""
+    """The trained model in numpy: `weights` has the past requests in both views and the layers, by name.
+
+    `transfer`: the transfer function of AdaKT, "none" without AdaKT. `attends`: whether past requests are used (SUIM).
+    """
 
     weights: Mapping[str, Floats]
+    transfer: PublishedTransfer = "gating"
+    attends: bool = True
 
     def joint(self, vector: Floats, near: Ints, mask: Bools) -> Floats:
-        """Return the vector to search with: the mean of the request's six unit vectors.
+        """Return the vector to search with: the mean of the request's unit vectors, six with SUIM and AdaKT.
 
         `near`: the rows of its neighbours; `mask`: which of them are near enough.
         """
-        info = self._layer("info", self._state(vector))
-        total = 2 * _unit(vector)
+        info = None if self.transfer == "none" else self._layer("info", self._state(vector))
+        parts = []
         for view in range(_VIEWS):
-            pool = self.weights[f"pool.{view}"][near[mask]].astype(np.float32)
-            logits = pool @ (vector @ self.weights[f"attention.{view}"])
-            shares = np.exp(logits - logits.max(initial=-np.inf))
-            # The largest share is 1, so the sum is below 1 only without neighbours.
-            around = (shares / max(float(shares.sum()), 1.0)) @ pool
-            gate = 1 / (1 + np.exp(-self._linear(f"gates.{view}", info)))
-            total = total + _unit(around) + _unit(gate * around)
-        return (total / _COSINES).astype(np.float32)
+            found = vector
+            parts.append(found)
+            if self.attends:
+                found = self._attended(view, vector, near[mask])
+                parts.append(found)
+            if info is not None:
+                parts.append(self._transferred(view, found, info))
+        mean: Floats = np.mean([_unit(part) for part in parts], axis=0, dtype=np.float32)
+        return mean
+
+    def _attended(self, view: int, vector: Floats, near: Ints) -> Floats:
+        """Return the attention-weighted mean of these past requests, 0 where there are none."""
+        pool = self.weights[f"pool.{view}"][near].astype(np.float32)
+        logits = pool @ (vector @ self.weights[f"attention.{view}"])
+        shares = np.exp(logits - logits.max(initial=-np.inf))
+        # The largest share is 1, so the sum is below 1 only without neighbours.
+        attended: Floats = (shares / max(float(shares.sum()), 1.0)) @ pool
+        return attended
+
+    def _transferred(self, view: int, found: Floats, info: Floats) -> Floats:
+        """Return AdaKT's vector: `found`, changed by what the detection tower knows."""
+        if self.transfer == "addition":
+            return found + info
+        if self.transfer == "concatenation":
+            return self._linear(f"joins.{view}", np.concatenate([found, info]))
+        if self.transfer == "attention":
+            pair = np.stack([found, info])
+            logits = pair @ self.weights[f"mixes.{view}"] @ pair.T
+            shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+            mixed: Floats = (shares / shares.sum(axis=1, keepdims=True) @ pair).sum(axis=0)
+            return mixed
+        gate = 1 / (1 + np.exp(-self._linear(f"gates.{view}", info)))
+        return (gate * found).astype(np.float32)
 
     def need(self, vectors: Floats) -> Floats:
         """Return the probability that each request needs a tool: the second class of detection."""
@@ -121,17 +176,19 @@ class MasstoolPublished(DocumentIndex):
         return self._known[tool_id][1]
 
     def _predicts_need(self) -> bool:
-        return self._tower is not None and bool(self.options.no_tool)
+        return self._tower is not None and bool(self.options.no_tool) and self.options.weight_detection > 0
 
     def _need(self, vectors: Floats) -> list[float]:
         assert self._tower is not None
         return [float(probability) for probability in self._tower.need(vectors)]
 
     def _request_vector(self, vector: Floats) -> Floats:
-        """Return the vector to search with: its dot product with a tool's vector is the mean of the six cosines."""
+        """Return the vector to search with: its dot product with a tool's vector is the mean of the cosines."""
         if vector.ndim > 1:
             return np.stack([self._request_vector(one) for one in vector])
         assert self._tower is not None  # an untrained index has no tools to search
+        if not self.options.neighbours:
+            return self._tower.joint(vector, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool))
         rows, cosines = self._pool.search(vector, self.options.neighbours)
         best = np.lexsort((rows, -cosines))[: self.options.neighbours]
         return self._tower.joint(vector, rows[best], cosines[best] >= self.options.epsilon)
@@ -154,7 +211,7 @@ class MasstoolPublished(DocumentIndex):
         options = replace(self.options, no_tool=Path(self.options.no_tool).resolve().name if prompts else "")
         seen = seen_with(data, prompts, options.no_tool)
         encoding = Encoding(self.encoder, folder, progress)
-        training_data = _training_data(data[0], prompts, encoding)
+        training_data = _training_data(data[0], prompts, encoding, options.train_share)
         identity = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
         identity.update("".join([self._fingerprint(), *(f"{one.digest}{one.role}" for one in seen.splits)]).encode())
         learned = learn(training_data, options, folder, identity.hexdigest(), progress)
@@ -175,7 +232,8 @@ class MasstoolPublished(DocumentIndex):
         rounded = {name: array.astype(_precision(name)) for name, array in weights.items()}
         tools = rounded.pop("tools").astype(np.float32)
         self._known = {i: (digest, row) for (i, digest), row in zip(digests.items(), tools, strict=True)}
-        self._tower, self._pool = PublishedTower(rounded), VectorTable()
+        self._tower = PublishedTower(rounded, self.options.transfer, self.options.neighbours > 0)
+        self._pool = VectorTable()
         self._pool.append(pool)
 
     def save(self, folder: Path) -> None:
@@ -211,8 +269,13 @@ def _precision(name: str) -> type[np.floating[Any]]:
     return np.float16 if name == "tools" or name.startswith("pool.") else np.float32
 
 
-def _training_data(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -> PublishedTrainingData:
-    """Return the vectors of requests, prompts and tools, and the gold tools and scenes of the requests."""
+def _training_data(
+    one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding, share: float
+) -> PublishedTrainingData:
+    """Return the vectors of requests, prompts and tools, and the gold tools and scenes of the requests.
+
+    `share`: the share of the training requests to take, at least two.
+    """
     from toolscout.papers.masstool.published_training import PublishedTrainingData
 
     dataset = one.dataset
@@ -220,6 +283,9 @@ def _training_data(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encodi
     train, dev = dataset.split(one.train), dataset.split(one.dev) if one.dev else None
     if len(train) < 2:
         raise BadModel(f"{dataset.name} {one.train} has one request; at least two are needed, as neighbours")
+    # A fixed order, so that a larger share includes the requests of a smaller one and seeds share their requests.
+    order = np.random.default_rng(0).permutation(len(train))
+    taken = np.sort(order[: max(2, round(share * len(train)))]).tolist()
     scenes: dict[str, int] = {}
     documents = encoding.documents(dataset.tools)
     tools = np.stack([documents[tool.digest()] for tool in dataset.tools])
@@ -229,9 +295,9 @@ def _training_data(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encodi
         return np.array([vectors[text] for text in texts], dtype=np.float32).reshape(len(texts), tools.shape[1])
 
     return PublishedTrainingData(
-        requests=encode([text for _, text in train.requests]),
-        gold=_places(train.gold, row_of),
-        scenes=np.array([scenes.setdefault(dataset.scene(i), len(scenes)) for i, _ in train.requests]),
+        requests=encode([train.requests[at][1] for at in taken]),
+        gold=_places([train.gold[at] for at in taken], row_of),
+        scenes=np.array([scenes.setdefault(dataset.scene(train.requests[at][0]), len(scenes)) for at in taken]),
         tools=tools,
         negatives=encode([prompt.text for prompt in prompts]),
         dev=encode([text for _, text in dev.requests] if dev else []),

@@ -1,12 +1,8 @@
 """MassTool as its authors released it, for comparison: two graphs, attention over past requests, a gate, six cosines.
 
 Vectors of requests, tools and prompts are parameters that start as the encoder's output, so the model knows these tools
-only. It is trained as published, with its faults: a request sees its own gold tools in the graph, detection is trained
-through two softmaxes, and equal scenes of one batch count as different.
-
-What differs: the weights are selected on dev, not on test; the pool of past requests has no test request; the
-encoder's vectors have length one; and this package's training loop is used (AdamW without weight decay is Adam, but
-the learning rate decays linearly to 0, and gradients are clipped).
+only. Without one of its modules the network has fewer parts: see `PublishedNetwork`. `published.KEPT_FAULTS` lists the
+faults of the released code that are kept, `published.DIFFERENCES` what differs from it.
 """
 
 from __future__ import annotations
@@ -29,6 +25,7 @@ from toolscout.training.tower import nearest
 
 # The authors stop on recall and COMP at 3; here the first of these selects the epoch.
 _MEASURES = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
+VIEWS = 2
 _TINY = 1e-8  # as published: nodes without edges do not divide by zero
 _DETECTION_DROPOUT, _INFO_DROPOUT = 0.1, 0.3
 
@@ -182,23 +179,40 @@ class PropagatedViews:
 
 
 class PublishedNetwork(nn.Module):
-    """The detection and the retrieval tower, with trainable vectors of requests, tools and prompts."""
+    """The detection and the retrieval tower, with trainable vectors of requests, tools and prompts.
 
-    def __init__(self, data: PublishedTrainingData, members: Tensor) -> None:
+    It has only the parameters that the options use. Without SUIM, AdaKT changes the request's own vector instead of the
+    attended one. Without AdaKT and without detection there is no detection tower.
+    """
+
+    def __init__(self, data: PublishedTrainingData, members: Tensor, options: PublishedOptions) -> None:
         """Start with the encoder's vectors; a scene starts as the mean of its tools, which `members` computes."""
         super().__init__()
+        self.attends, self.transfer = options.neighbours > 0, options.transfer
+        self.detects = options.weight_detection > 0 and len(data.negatives) > 0
+        self.has_tower = self.detects or self.transfer != "none"
         width = data.tools.shape[1]
         requests, tools = torch.from_numpy(data.requests), torch.from_numpy(data.tools)
         self.requests = nn.Parameter(requests.clone())
-        self.aware = nn.Parameter(requests.clone())
         self.tools = nn.Parameter(tools.clone())
-        if len(data.negatives):
-            self.negatives = nn.Parameter(torch.from_numpy(data.negatives).clone())
-        self.attention = nn.ParameterList([torch.randn(width, width) for _ in range(2)])
-        self.hidden = nn.Linear(width, width)
-        self.classes = nn.Linear(width, 2)
-        self.info = nn.Linear(width, width)
-        self.gates = nn.ModuleList([nn.Linear(width, width) for _ in range(2)])
+        # Drawn in a fixed order, also where the options leave a part out, so that variants of one seed start alike.
+        attention = nn.ParameterList([torch.randn(width, width) for _ in range(VIEWS)])
+        hidden, classes, info = nn.Linear(width, width), nn.Linear(width, 2), nn.Linear(width, width)
+        gates = nn.ModuleList([nn.Linear(width, width) for _ in range(VIEWS)])
+        if self.attends:
+            self.attention = attention
+        if self.has_tower:
+            self.aware, self.hidden = nn.Parameter(requests.clone()), hidden
+        if self.detects:
+            self.negatives, self.classes = nn.Parameter(torch.from_numpy(data.negatives).clone()), classes
+        if self.transfer != "none":
+            self.info = info
+        if self.transfer == "gating":
+            self.gates = gates
+        elif self.transfer == "concatenation":
+            self.joins = nn.ModuleList([nn.Linear(2 * width, width) for _ in range(VIEWS)])
+        elif self.transfer == "attention":
+            self.mixes = nn.ParameterList([torch.randn(width, width) for _ in range(VIEWS)])
         self._members = members
         self._scenes = torch.sparse.mm(members.cpu(), tools).to(members.device)
 
@@ -214,27 +228,57 @@ class PublishedNetwork(nn.Module):
             (by_tool[:count], by_scene[:count]), (torch.sparse.mm(graphs.members, tools), by_scene[count:]), tools
         )
 
-    def detect(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the hidden state of detection, and the probabilities of "no tool" and "tool"."""
-        state = functional.dropout(self.hidden(vectors).relu(), _DETECTION_DROPOUT, self.training)
-        return state, self.classes(state).softmax(1)
+    def state(self, vectors: Tensor) -> Tensor | None:
+        """Return the hidden state of detection; None without a detection tower."""
+        if not self.has_tower:
+            return None
+        return functional.dropout(self.hidden(vectors).relu(), _DETECTION_DROPOUT, self.training)
 
-    def joint(self, own: Sequence[Tensor], near: Sequence[Tensor], mask: Tensor, state: Tensor) -> Tensor:
-        """Return the sum of a request's six unit vectors; its product with a tool's unit vector sums the six cosines.
+    def shares(self, state: Tensor) -> Tensor:
+        """Return the probabilities of "no tool" and "tool"; only a network that detects has them."""
+        found: Tensor = self.classes(state).softmax(1)
+        return found
+
+    def joint(
+        self, own: Sequence[Tensor], near: Sequence[Tensor] | None, mask: Tensor | None, state: Tensor | None
+    ) -> Tensor:
+        """Return the sum of a request's unit vectors; its product with a tool's unit vector sums their cosines.
 
         `own` and `near`: the vectors of the request and of its neighbours in each view; `mask`: the neighbours that are
-        near enough; `state`: the hidden state of detection.
+        near enough; `state`: the hidden state of detection. In each view there are the request's own vector, with SUIM
+        the attended vector, and with AdaKT the transferred vector: six in all.
         """
-        info = functional.dropout(self.info(state).relu(), _INFO_DROPOUT, self.training)
+        info = None
+        if self.transfer != "none":
+            info = functional.dropout(self.info(state).relu(), _INFO_DROPOUT, self.training)
         parts = []
-        for view in range(2):
-            around = attend(own[view], near[view], mask, self.attention[view])
-            parts += [own[view], around, self.gates[view](info).sigmoid() * around]
+        for view in range(VIEWS):
+            found = own[view]
+            parts.append(found)
+            if near is not None and mask is not None:
+                found = attend(found, near[view], mask, self.attention[view])
+                parts.append(found)
+            if info is not None:
+                parts.append(self._transferred(view, found, info))
         return torch.stack([functional.normalize(part, dim=1) for part in parts]).sum(0)
+
+    def _transferred(self, view: int, found: Tensor, info: Tensor) -> Tensor:
+        """Return AdaKT's vector: `found`, changed by what the detection tower knows."""
+        if self.transfer == "addition":
+            return found + info
+        if self.transfer == "concatenation":
+            joined: Tensor = self.joins[view](torch.cat([found, info], dim=1))
+            return joined
+        if self.transfer == "attention":
+            pair = torch.stack([found, info], dim=1)
+            mixed: Tensor = ((pair @ self.mixes[view] @ pair.mT).softmax(2) @ pair).sum(1)
+            return mixed
+        gated: Tensor = self.gates[view](info).sigmoid() * found
+        return gated
 
     def serving_weights(self, views: PropagatedViews) -> dict[str, Tensor]:
         """Return what ranks a new request: past requests in both views, the tools' unit vectors, and the layers."""
-        pools = {f"pool.{view}": views.requests[view] for view in range(2)}
+        pools = {f"pool.{view}": views.requests[view] for view in range(VIEWS)} if self.attends else {}
         tables = ("requests", "aware", "tools", "negatives")  # used in training only
         layers = {name: parameter for name, parameter in self.named_parameters() if name not in tables}
         return {**pools, "tools": functional.normalize(views.tools, dim=1), **layers}
@@ -256,7 +300,7 @@ class PublishedTask(TrainingTask):
         self._members, self._members_size = torch.from_numpy(members.T.copy()).to(device), (scenes, tools)
         self._clean = self._graphs(0.0)
         self._epoch = self._clean
-        self.network = PublishedNetwork(data, self._clean.members).to(device)
+        self.network = PublishedNetwork(data, self._clean.members, options).to(device)
         self._gold = np.zeros((count, tools), dtype=bool)
         self._gold[used[:, 0], used[:, 1]] = True
         self._near = self._neighbours(data.requests, itself=False)
@@ -268,8 +312,10 @@ class PublishedTask(TrainingTask):
         members = mean_over(self._members, self._members_size, dropped)
         return Graphs(self._tool_edges.normalised(dropped), self._scene_edges.normalised(dropped), members)
 
-    def _neighbours(self, vectors: Floats, *, itself: bool) -> tuple[Tensor, Tensor]:
-        """Return the rows of the nearest training requests, and which of them are near enough."""
+    def _neighbours(self, vectors: Floats, *, itself: bool) -> tuple[Tensor, Tensor] | None:
+        """Return the rows of the nearest training requests, and which of them are near enough; None without SUIM."""
+        if not self._options.neighbours:
+            return None
         pool = torch.from_numpy(self._data.requests)
         rows, cosines = nearest(torch.from_numpy(vectors), pool, self._options.neighbours, itself)
         return rows.to(self._device), (cosines >= self._options.epsilon).to(self._device)
@@ -296,22 +342,44 @@ class PublishedTask(TrainingTask):
 
     def step(self, epoch: int, step: int) -> Tensor:
         """Compute the loss of one batch and its gradients."""
+        weights = {"retrieval": 1.0, "contrastive": self._options.beta, "detection": self._options.weight_detection}
+        losses = [weights[name] * loss for name, loss in self.losses(epoch, step).items()]
+        loss = torch.stack(losses).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def losses(self, epoch: int, step: int) -> dict[str, Tensor]:
+        """Return the losses of one batch before they are weighted: "retrieval", "contrastive" and "detection".
+
+        Those that the options leave out are missing.
+        """
         self.network.train()
         rng = np.random.default_rng([self._options.seed, epoch, step])
         picked = self._order[step * self._batch : (step + 1) * self._batch]
         lists, gold = self._candidates(picked, rng)
         rows = torch.from_numpy(picked).to(self._device)
         views = self.network.views(self._epoch, self._options.layers)
-        state, shares = self.network.detect(functional.embedding(rows, self.network.aware))
         own = [functional.embedding(rows, view) for view in views.requests]
-        near = [functional.embedding(self._near[0][rows], view) for view in views.requests]
-        joint = self.network.joint(own, near, self._near[1][rows], state)
+        near, mask = self._gather(views, None if self._near is None else (self._near[0][rows], self._near[1][rows]))
+        state = None
+        if self.network.has_tower:
+            state = self.network.state(functional.embedding(rows, self.network.aware))
+        joint = self.network.joint(own, near, mask, state)
         tools = functional.embedding(lists, functional.normalize(views.tools, dim=1))
-        loss = list_wise(products(joint, tools), gold)
-        loss = loss + self._options.beta * self._contrastive(picked, views, own) / 2
-        loss = loss + self._options.weight_detection * self._detection(shares, step)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        found = {"retrieval": list_wise(products(joint, tools), gold)}
+        if self._options.beta:
+            found["contrastive"] = self._contrastive(picked, views, own) / 2
+        if self.network.detects and state is not None:
+            found["detection"] = self._detection(self.network.shares(state), step)
+        return found
+
+    def _gather(
+        self, views: PropagatedViews, near: tuple[Tensor, Tensor] | None
+    ) -> tuple[list[Tensor] | None, Tensor | None]:
+        """Return the vectors of neighbours in each view, and which of them are near enough; (None, None) for none."""
+        if near is None:
+            return None, None
+        return [functional.embedding(near[0], view) for view in views.requests], near[1]
 
     def _contrastive(self, picked: Ints, views: PropagatedViews, own: Sequence[Tensor]) -> Tensor:
         """Return the contrastive losses of the batch's requests and of their scenes."""
@@ -331,12 +399,12 @@ class PublishedTask(TrainingTask):
         return torch.from_numpy(lists).to(self._device), torch.from_numpy(wanted).to(self._device)
 
     def _detection(self, shares: Tensor, step: int) -> Tensor:
-        """Return the cross-entropy of `shares`, which are a softmax already (as published); 0 without prompts."""
-        if not len(self._negatives):
-            return torch.zeros((), device=self._device)
+        """Return the cross-entropy of `shares`, which are a softmax already (as published)."""
         count = max(1, len(self._negatives) * self._batch // len(self._order))
         rows = torch.from_numpy(self._negatives[step * count : (step + 1) * count]).to(self._device)
-        others = self.network.detect(functional.embedding(rows, self.network.negatives))[1]
+        state = self.network.state(functional.embedding(rows, self.network.negatives))
+        assert state is not None  # a network that detects has the tower
+        others = self.network.shares(state)
         labels = torch.cat([torch.ones(len(shares)), torch.zeros(len(others))]).long().to(self._device)
         return functional.cross_entropy(torch.cat([shares, others]), labels)
 
@@ -346,16 +414,18 @@ class PublishedTask(TrainingTask):
         with torch.no_grad():
             views = self.network.views(self._clean, self._options.layers)
             weights = self.network.serving_weights(views)
-            if self._dev_near is None:
+            if not len(self._data.dev):
                 return {}, weights
-            scores = self.joint(self._data.dev, views, *self._dev_near) @ weights["tools"].T
+            scores = self.joint(self._data.dev, views, self._dev_near) @ weights["tools"].T
         best = scores.topk(min(5, scores.shape[1]), dim=1).indices.cpu().numpy()
         golds = [list(map(str, few.tolist())) for few in self._data.dev_gold]
         return metrics.evaluate([list(map(str, row.tolist())) for row in best], golds, _MEASURES), weights
 
-    def joint(self, vectors: Floats, views: PropagatedViews, near: Tensor, mask: Tensor) -> Tensor:
-        """Return the vectors to search with for new requests, whose vectors are the encoder's in both views."""
+    def joint(self, vectors: Floats, views: PropagatedViews, near: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Return the vectors to search with for new requests, whose vectors are the encoder's in both views.
+
+        `near`: the rows of their neighbours, and which of them are near enough; None without SUIM.
+        """
         own = torch.from_numpy(vectors).to(self._device)
-        state, _ = self.network.detect(own)
-        found = [functional.embedding(near, view) for view in views.requests]
-        return self.network.joint([own, own], found, mask, state)
+        found, mask = self._gather(views, near)
+        return self.network.joint([own, own], found, mask, self.network.state(own))
