@@ -95,7 +95,8 @@ def fit(
     names = {name: Path(getattr(options, name)).name for name in ("trajectories", "init_from")}
     retriever.options = replace(options, no_tool=no_tool, **names)
     retriever.needed = frozenset(tool_id for few in examples.gold for tool_id in few)
-    plan = retriever.plan(examples.vectors, [*examples.gold, *((tool_id,) for tool_id in examples.called)])
+    others = examples.vectors if options.memorise_all else examples.called
+    plan = retriever.plan(examples.vectors, [*examples.gold, *((tool_id,) for tool_id in others)])
     models = f"{retriever._fingerprint()}{base.fingerprint}{_init_digest(options.init_from)}"
     identity = _identity(options, seen, plan, models)
     made = IdExamples(retriever, plan, examples, data)
@@ -111,6 +112,8 @@ def fit(
         chunk=options.chunk,
         general=made.general() if options.instruct_mix else (),
         mix=options.instruct_mix,
+        warmup=options.warmup,
+        falls=options.decay,
     )
     _insert_training_tools(retriever, examples)
     judge = _judge(retriever, plan, data) if any(one.dev for one in data) else None
@@ -121,7 +124,8 @@ def fit(
     retriever.apply_state(plan, learned.state)
     _serve_with(retriever, network)
     retriever.choose(data)
-    retriever.options = replace(retriever.options, carry_on=choose_carry_on(retriever, data))
+    weights = {name: getattr(retriever.options, name) or 0.0 for name in ("similarity", "new_bonus")}
+    retriever.options = replace(retriever.options, **weights, carry_on=choose_carry_on(retriever, data))
     retriever._platt = _calibrated(retriever, data, examples.prompts) if no_tool else (1.0, 0.0)
     dev, notes = _dev_scores(retriever, data, None), _notes(retriever, options)
     report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev, notes)
@@ -143,18 +147,11 @@ def _stage_records(learned: TrainedIdWriter) -> dict[str, Any]:
 
 def _notes(retriever: GenerativeRetriever, given: Any) -> tuple[str, ...]:
     """Notes for the user about the result of training. `given`: the options as the user set them."""
-    found, chosen = [] if retriever._platt else [_OPPOSITE], retriever.options
+    found = [] if retriever._platt else [_OPPOSITE]
     if (read := retriever.prompter().limit) < given.request_tokens:
         found.append(
             f"requests are cut after {read:,} tokens, not after {given.request_tokens:,} (request_tokens): no more fit "
             f"into the {retriever.base().architecture.context:,} that the language model reads"
-        )
-    wanted, got = (given.similarity, given.new_bonus), (chosen.similarity, chosen.new_bonus)
-    if any(wanted) and wanted != got:
-        chose, gave = (f"{similarity:g} and {bonus:g}" for similarity, bonus in (got, wanted))
-        found.append(
-            f"similarity and new_bonus were chosen on dev ({chose}); what was given ({gave}) is not in the model, it "
-            "only ranked dev after each epoch"
         )
     return tuple(found)
 
@@ -254,11 +251,13 @@ class IdExamples:
     def documents(self, epoch: int) -> list[IdExample]:
         """Examples from each tool's document, and from its next three lines, to its id.
 
-        Only tools that a request or conversation uses are trained: had the others learned rows too, tools added later
-        would be at a disadvantage against them.
+        Unless all are to be memorised, only tools that a request or conversation uses are trained: had the others
+        learned rows too, tools added later would be at a disadvantage against them.
         """
         used = sorted(
-            {tool_id for few in self._training_data.gold for tool_id in few} | self._training_data.called.keys()
+            self._training_data.vectors
+            if self._options.memorise_all
+            else {tool_id for few in self._training_data.gold for tool_id in few} | self._training_data.called.keys()
         )
         known = {**self._training_data.tools, **self._training_data.called}
         texts = [(tool_id, known[tool_id].document()) for tool_id in used]
