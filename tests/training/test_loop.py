@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from toolscout.errors import BadModel, OutOfMemory, TrainingStopped
-from toolscout.training.checkpoint import Checkpoints
 from toolscout.training import loop
+from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Schedule, TrainingRecord, pick_device, run
 
 pytestmark = pytest.mark.slow

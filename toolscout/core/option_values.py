@@ -48,11 +48,12 @@ def with_settings(
     types: Mapping[str, Any] = get_type_hints(type(default))
     known = {field.name: types[field.name] for field in fields(default)}
     values: dict[str, Any] = {}
+    kind: type[Any] = type(default)
     base = default
     for setting in settings:
         key, equals, text = setting.partition("=")
-        if key == PRESET and isinstance(default, Presets) and default.presets and equals:
-            base = type(default).preset(text)
+        if key == PRESET and equals and issubclass(kind, Presets) and kind.presets:
+            base = kind.preset(text)
             continue
         if equals and key not in known and renamed.get(key) in known:
             raise BadModel(f"the option {key} of {name} is now called {renamed[key]}; write that instead")

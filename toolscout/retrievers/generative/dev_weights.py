@@ -52,7 +52,8 @@ def chosen(
 ) -> tuple[float, float]:
     """The similarity weight and new-tool bonus with the highest mean recall@5; the lowest of equals.
 
-    One that is given stays as it is. A bonus above 0 that is chosen must leave known tools nearly the recall that they would have if there were no new tools.
+    One that is given stays as it is. A bonus above 0 that is chosen must leave known tools nearly the recall that they
+    would have if there were no new tools.
     """
     best, found = -1.0, (similarity or 0.0, bonus or 0.0)
     mixed = [place for place, one in enumerate(trials) if one.has_new_and_known()]

@@ -12,7 +12,6 @@ from toolscout.errors import BadModel
 from toolscout.retrievers.document_index import EncoderOptions
 from toolscout.training.encoder_options import EncoderTrainingOptions, GraphOptions, NeighbourOptions
 
-
 # The paper's settings for its second stage on ToolLens.
 _COLT_PUBLISHED: Mapping[str, Any] = MappingProxyType(
     {
