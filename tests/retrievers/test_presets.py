@@ -14,7 +14,8 @@ from toolscout.retrievers.registry import BUILT_IN, method
 from toolscout.retrievers.toolgen import ToolgenOptions
 
 PAPERS: dict[str, dict[str, Any]] = {
-    "colt": {"epochs": 200, "rate": 1e-3, "batch": 2048, "layers": 1, "edge_dropout": 0.2, "contrastive": 0.04},
+    "masstool": {"epochs": 200, "rate": 1e-3, "batch": 2048, "layers": 1, "neighbours": 10, "epsilon": 0.82},
+    "colt": {"epochs": 200, "rate": 1e-3, "batch": 2048, "layers": 1, "edge_dropout": 0.2, "beta": 0.04},
     "toolgen": {"rank": 0, "rate": 4e-5, "decay": "cosine", "memorise": 8, "epochs": 1, "similarity": 0.0},
     "toolweaver": {"rank": 0, "rate": 4e-5, "memorise": 0, "epochs": 5, "levels": 2, "codes": 1024, "beta": 0.25},
 }
@@ -40,6 +41,14 @@ def test_a_setting_that_equals_the_default_is_stronger_too() -> None:
     assert made("toolgen", settings=["preset=published", "rate=0.001"]).options == ToolgenOptions.preset(
         "published", rate=1e-3
     )
+
+
+def test_colt_opens_the_published_network_without_what_masstool_adds() -> None:
+    found = made("colt", settings=["seed=2", "preset=published", "epochs=3"])
+    assert found.name == "masstool_published"
+    options = asdict(found.options)
+    assert (options["epsilon"], options["weight_detection"], options["no_tool"]) == (1.0, 0.0, "")
+    assert (options["seed"], options["epochs"]) == (2, 3)
 
 
 def test_masstool_opens_the_published_network() -> None:

@@ -24,7 +24,9 @@ _NONE = "–"
 def reproduce(
     paper: Annotated[
         str,
-        typer.Argument(metavar="PAPER", help="masstool, colt, query-generation, toolgen or toolweaver.", show_default=""),
+        typer.Argument(
+            metavar="PAPER", help="masstool, colt, query-generation, toolgen or toolweaver.", show_default=""
+        ),
     ] = "",
     table: Annotated[
         str, typer.Option("--table", metavar="T", help="Only this table, as --list names it.", show_default="all")

@@ -81,7 +81,9 @@ def train(
     for one in sets:
         _say(one)
     if made.name != retriever:
-        output.note(f"this preset of {retriever} is the method {made.name}: the network of the paper's authors")
+        output.note(
+            f"this preset of {retriever} is the method {made.name}: the network that the paper's authors released"
+        )
     if note:
         output.note(note)
     with output.progress() as report:

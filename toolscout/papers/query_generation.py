@@ -79,12 +79,14 @@ PAPER = Paper(
     differences=(
         "The paper's text could not be had: what its settings leave open is this package's choice.",
         "The language model is SmolLM2 with 135 million weights; pass another by its own option (base, llm).",
-        "The alignment is DPO on pairs of samples, rewarded by NDCG@5 and COMP@5 of the interleaved ranking, two rounds, "
+        "The alignment is DPO on pairs of samples, rewarded by NDCG@5 and COMP@5 of the interleaved ranking, "
+        "two rounds, "
         "on requests for tools that the model was not taught to describe.",
         "A tool's description is cut to 16 words as a target; the prompted model is shown six examples, so its line is "
         "not without examples.",
         "As published: over the vectors of all-MiniLM-L6-v2 as it is. As served: over a hybrid of words and vectors.",
-        "The line QTA is this package's form of another paper's recipe (arXiv 2410.03212): one round, rewarded by rank, "
+        "The line QTA is this package's form of another paper's recipe (arXiv 2410.03212): one round, "
+        "rewarded by rank, "
         "the request itself not searched.",
     ),
     tables=(

@@ -101,7 +101,9 @@ def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequen
     for one in weights:
         name, equals, place = one.partition("=")
         if not equals or not name or not place:
-            raise BadDataset(f"{one!r:.80} does not name weights; pass --model NAME=FOLDER, with a name that --list shows")
+            raise BadDataset(
+                f"{one!r:.80} does not name weights; pass --model NAME=FOLDER, with a name that --list shows"
+            )
         if "://" not in place and not Path(place).exists():
             raise BadDataset(f"there is nothing at {place}; pass --model {name}=FOLDER with the folder of the weights")
         found[name] = place
@@ -198,7 +200,9 @@ def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str
     except ToolscoutError as error:
         return str(error)
     refused = [one for one in experiment.settings if not _accepted(experiment.retriever, experiment.parts, one)]
-    return f"an option that this version's {experiment.retriever} does not take: {', '.join(refused)}" if refused else ""
+    return (
+        f"an option that this version's {experiment.retriever} does not take: {', '.join(refused)}" if refused else ""
+    )
 
 
 @cache

@@ -47,9 +47,7 @@ def _published(name: str, changes: tuple[str, ...] = (), weights: Weights | None
     """Return the published form on ToolBench, trained on the requests of all parts."""
     settings = ("preset=published", *changes)
     name = f"toolgen-published-{name}"
-    return Experiment(
-        name, "toolgen", TOOLBENCH_ALL, settings, weights=weights, hours=1e4, about_data=ABOUT_ALL
-    )
+    return Experiment(name, "toolgen", TOOLBENCH_ALL, settings, weights=weights, hours=1e4, about_data=ABOUT_ALL)
 
 
 def retrieval_lines(source: str) -> dict[str, Ours]:
@@ -75,9 +73,7 @@ def small(method: str, dataset: str, name: str, changes: tuple[str, ...] = (), h
 def served(method: str, name: str, changes: tuple[str, ...] = ()) -> Experiment:
     """Return a method as this package serves it on ToolLens: fused with the cosines of an encoder trained there."""
     settings = ("epochs=6", *changes)
-    return Experiment(
-        f"{name}-toollens", method, "toollens", settings, encoder=SERVED_ENCODER["toollens"], hours=4.0
-    )
+    return Experiment(f"{name}-toollens", method, "toollens", settings, encoder=SERVED_ENCODER["toollens"], hours=4.0)
 
 
 def _multi_domain() -> Table:
@@ -160,7 +156,8 @@ PAPER = Paper(
         "free part; the paper's has no map.",
         "Scores are renormalised over what the trie allows, and the search is exact; the paper's log-probabilities are "
         "masked and not renormalised, over beams of 5.",
-        "A document is memorised as a whole and by its next three lines; requests and documents are read in one prompt.",
+        "A document is memorised as a whole and by its next three lines; requests and documents are read in "
+        "one prompt.",
         "As served: the encoder's cosine is added to the language model's score with a weight chosen on dev; as "
         "published, it is not (similarity=0).",
         "The agent's stage is not part of the retrieval tables: it is trained only where trajectories are given.",

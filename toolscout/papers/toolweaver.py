@@ -22,9 +22,7 @@ from toolscout.papers.toolgen import (
     with_bm25,
 )
 
-_QWEN = {
-    size: Weights(f"qwen-2.5-{size.lower()}", f"Qwen-2.5 {size}", "base") for size in ("1.5B", "3B", "7B", "14B")
-}
+_QWEN = {size: Weights(f"qwen-2.5-{size.lower()}", f"Qwen-2.5 {size}", "base") for size in ("1.5B", "3B", "7B", "14B")}
 _PARTS = ("I1", "I2", "I3", "I1-Tool", "I1-Cat", "I2-Cat")
 
 
@@ -124,10 +122,12 @@ PAPER = Paper(
     differences=(
         "SmolLM2 with 135 million weights stands in for Llama-3-8B unless its weights are passed.",
         "Documents are encoded by this package's encoder, not by all-mpnet-base-v2.",
-        "Co-use acts on the chance that two tools share their first codes, so that it moves assignments; the paper draws "
+        "Co-use acts on the chance that two tools share their first codes, so that it moves assignments; the "
+        "paper draws "
         "code vectors together, which changes none. There is no option for the paper's form.",
         "Codes are unique for certain; the released code leaves collisions, a bug that is not copied.",
-        "Codes are learned in 50,000 steps of up to 4,096 tools; the paper has up to 5,000 epochs of 10 steps of 5,096.",
+        "Codes are learned in 50,000 steps of up to 4,096 tools; the paper has up to 5,000 epochs of 10 "
+        "steps of 5,096.",
         "The epoch is selected on dev; the paper trains to the end.",
         "The batch of the language model is this package's, 64: the paper names none.",
         "All gold tools of a request are right answers at once; the paper has a record for each pair.",
@@ -169,8 +169,7 @@ PAPER = Paper(
             "General ability after training",
             tuple(Column(head) for head in ("base", "ToolWeaver", "ToolGen")),
             tuple(
-                Line(one.name, ABILITY, None, one.source)
-                for one in published_lines("toolweaver-ability", "ToolWeaver")
+                Line(one.name, ABILITY, None, one.source) for one in published_lines("toolweaver-ability", "ToolWeaver")
             ),
             "toolweaver-ability",
         ),

@@ -93,8 +93,8 @@ class Retriever(ABC):
     name: ClassVar[str]
     #: Whether `fit` trains it.
     trainable: ClassVar[bool] = False
-    #: By the name of a preset that has a network of its own, the method that it opens instead of this one.
-    preset_methods: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    #: By the name of a preset that has a network of its own: the method that it opens instead, and its settings.
+    preset_methods: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType({})
     options: Options
 
     def __init__(self, options: Options | None = None) -> None:

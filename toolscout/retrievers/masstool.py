@@ -25,7 +25,9 @@ class Masstool(TowerRetriever):
 
     name: ClassVar[str] = "masstool"
     # The published network ranks by other vectors than this one: no options turn one into the other.
-    preset_methods: ClassVar[Mapping[str, str]] = MappingProxyType({"published": "masstool_published"})
+    preset_methods: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType(
+        {"published": ("masstool_published", ())}
+    )
     options_kind: ClassVar[type[MasstoolOptions | ColtOptions]] = MasstoolOptions
 
     def __init__(self, options: MasstoolOptions | None = None, encoder: TextEncoder | None = None) -> None:

@@ -63,7 +63,8 @@ def resolved(name: str, settings: Sequence[str]) -> tuple[str, list[str]]:
     for setting in settings:
         key, _, value = setting.partition("=")
         if key == PRESET and value in (others := method(name).preset_methods):
-            return others[value], [one for one in settings if one != setting]
+            opened, own = others[value]
+            return opened, [*own, *(one for one in settings if one != setting)]
     return name, list(settings)
 
 

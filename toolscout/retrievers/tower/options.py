@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from toolscout.core.option_values import Presets
 from toolscout.errors import BadModel
 from toolscout.retrievers.document_index import EncoderOptions
 from toolscout.training.encoder_options import EncoderTrainingOptions, GraphOptions, NeighbourOptions
 
-# The paper's settings for its second stage on ToolLens.
-_COLT_PUBLISHED: Mapping[str, Any] = MappingProxyType(
-    {
-        "epochs": 200,
-        "rate": 1e-3,
-        "pace": 1.0,
-        "batch": 2048,
-        "mix": 0.0,
-        "layers": 1,
-        "edge_dropout": 0.2,
-        "contrastive": 0.04,
-        "contrast": 0.1,
-        "absent": 0.0,
-        "patience": 20,
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
-class ColtOptions(Presets, EncoderTrainingOptions, GraphOptions, EncoderOptions):
+class ColtOptions(EncoderTrainingOptions, GraphOptions, EncoderOptions):
     """How the graph is trained and used; see also the options of training.
-
-    The preset "published" has the settings of the paper for ToolLens, in this package's network.
 
     train_encoder: whether the encoder is trained too, starting from the Hugging Face folder `start` ("" for the
         published one); otherwise `encoder` stays as it is.
@@ -43,7 +21,6 @@ class ColtOptions(Presets, EncoderTrainingOptions, GraphOptions, EncoderOptions)
     keep: how many past requests are kept.
     """
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": _COLT_PUBLISHED})
     loss: Literal["sigmoid", "softmax"] = "softmax"
     train_encoder: bool = False
     start: str = ""
