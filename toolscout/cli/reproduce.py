@@ -173,7 +173,7 @@ def _states(table: Table, line: Line, setup: Setup) -> dict[str, State]:
 
 def _show(paper: Paper, tables: Sequence[Table], setup: Setup, json: bool) -> None:
     """Print tables, each with how our form differs from the paper's under it."""
-    found = {
+    found: dict[str, Any] = {
         "paper": paper.key,
         "title": paper.title,
         "venue": paper.venue,

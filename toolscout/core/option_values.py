@@ -49,7 +49,7 @@ def with_settings(
     known = {field.name: types[field.name] for field in fields(default)}
     values: dict[str, Any] = {}
     kind: type[Any] = type(default)
-    base = default
+    base: Any = default
     for setting in settings:
         key, equals, text = setting.partition("=")
         if key == PRESET and equals and issubclass(kind, Presets) and kind.presets:

@@ -160,9 +160,9 @@ def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None
     for pattern in (experiment.name, *experiment.also):
         named = experiment.retriever if pattern == "default" else f"{experiment.retriever} ({pattern})"
         for line in own:
-            if line.newest["retriever"] == experiment.retriever and fnmatchcase(line.method, named):
-                if pattern in experiment.also or _same_options(experiment, line.newest):
-                    return line
+            same = pattern in experiment.also or _same_options(experiment, line.newest)
+            if fnmatchcase(line.method, named) and same:
+                return line
     return None
 
 

@@ -35,7 +35,7 @@ def _published(name: str, weights: Weights, method: str = "toolweaver", changes:
 
 def _multi_domain() -> Table:
     ids = {
-        f"{kind} ids": _published(f"toolbench-{option}", LLAMA, "toolgen", (f"ids={option}", "epochs=5"))
+        f"{kind} ids": _published(f"toolbench-{option}-5-epochs", LLAMA, "toolgen", (f"ids={option}", "epochs=5"))
         for kind, option in (("Numerical", "numeric"), ("Hierarchical", "hierarchical"), ("Semantic", "semantic"))
     }
     ours: dict[str, Ours] = {

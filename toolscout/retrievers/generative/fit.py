@@ -39,7 +39,14 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet, seen_with
 if TYPE_CHECKING:
     from toolscout.models.language.torch_network import TransformerNetwork
     from toolscout.retrievers.generative.base import GenerativeRetriever
-    from toolscout.training.id_generation import AddedRows, IdExample, LearnedState, Stage, TrainedIdWriter
+    from toolscout.training.id_generation import (
+        AddedRows,
+        IdExample,
+        IdTrainingSettings,
+        LearnedState,
+        Stage,
+        TrainedIdWriter,
+    )
 
 # Most requests of a dev split that are ranked after each epoch; the choices at the end use all of them.
 _DEV_REQUESTS = 500
@@ -104,17 +111,7 @@ def fit(
     added = training.AddedRows(plan.start, plan.vectors, options.absent)
     if options.init_from:
         added = _continue_from(retriever, options.init_from, network, added)
-    settings = training.IdTrainingSettings(
-        batch=options.batch,
-        pace=options.pace,
-        patience=options.patience,
-        seed=options.seed,
-        chunk=options.chunk,
-        general=made.general() if options.instruct_mix else (),
-        mix=options.instruct_mix,
-        warmup=options.warmup,
-        falls=options.decay,
-    )
+    settings = _settings(options, made)
     _insert_training_tools(retriever, examples)
     judge = _judge(retriever, plan, data) if any(one.dev for one in data) else None
     stages, after = made.stages(options), _stage_callback(retriever, plan)
@@ -135,6 +132,22 @@ def fit(
         checkpoints.remove()
     encoding.done()
     return report
+
+
+def _settings(options: Any, examples: IdExamples) -> IdTrainingSettings:
+    from toolscout.training.id_generation import IdTrainingSettings
+
+    return IdTrainingSettings(
+        batch=options.batch,
+        pace=options.pace,
+        patience=options.patience,
+        seed=options.seed,
+        chunk=options.chunk,
+        general=examples.general() if options.instruct_mix else (),
+        mix=options.instruct_mix,
+        warmup=options.warmup,
+        falls=options.decay,
+    )
 
 
 def _stage_records(learned: TrainedIdWriter) -> dict[str, Any]:
