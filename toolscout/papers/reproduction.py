@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from toolscout.core.option_values import Presets
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import DATA_FOLDER
@@ -25,7 +26,7 @@ from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.evaluation import evaluate as evaluation
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.fit_record import read_fit_record
-from toolscout.evaluation.report.rows import ResultLine, read_folder
+from toolscout.evaluation.report.rows import ResultLine, group_by, read_folder
 from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.row import RowDict
 from toolscout.models.encoders.export import default_source
@@ -58,9 +59,13 @@ class Setup:
     weights: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def lines(self) -> list[ResultLine]:
-        """Return the rows of the folder as they were when first asked for; those that differ in the seed are joined."""
-        return read_folder(self.rows)[0] if any(self.rows.glob("*.jsonl")) else []
+    def by_split(self) -> dict[tuple[str, str], list[ResultLine]]:
+        """Return, by dataset and split, the rows of the folder as they were when first asked for.
+
+        Those that differ in the seed alone are joined.
+        """
+        lines = read_folder(self.rows)[0] if any(self.rows.glob("*.jsonl")) else []
+        return group_by(lines, lambda line: (line.newest["dataset"], line.newest["split"]))
 
     def reread(self) -> Setup:
         """Return the setup with the rows as they are now."""
@@ -156,29 +161,35 @@ def _by_seed(line: ResultLine) -> dict[int | None, RowDict]:
 
 def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None:
     """Return the rows of an experiment on a split: those of its own name first, then those of the same experiment."""
-    own = [one for one in setup.lines if (one.newest["dataset"], one.newest["split"]) == (experiment.dataset, split)]
+    own = setup.by_split.get((experiment.dataset, split), [])
     for pattern in (experiment.name, *experiment.also):
         named = experiment.retriever if pattern == "default" else f"{experiment.retriever} ({pattern})"
-        for line in own:
-            same = pattern in experiment.also or _same_options(experiment, line.newest)
-            if fnmatchcase(line.method, named) and same:
+        for line in (one for one in own if fnmatchcase(one.method, named)):
+            if pattern in experiment.also or _same_options(experiment, line.newest):
                 return line
     return None
 
 
 def _same_options(experiment: Experiment, row: RowDict) -> bool:
     """Return whether a row of this name was made with the experiment's settings; they may have changed since."""
+    wanted, options = _wanted_options(experiment), row.get("options") or {}
+    return wanted is not None and all(options.get(name, old) == value for name, (value, old) in wanted.items())
+
+
+@cache
+def _wanted_options(experiment: Experiment) -> dict[str, tuple[Any, Any]] | None:
+    """Return the value and the default of each option that an experiment sets; None where the method refuses one."""
     try:
         made = opening.made(experiment.retriever, experiment.parts, experiment.settings).options
     except ToolscoutError:
-        return False
-    default, options = type(made)(), row.get("options") or {}
-    names = [one.partition("=")[0] for one in experiment.settings if "." not in one.partition("=")[0]]
-    if "preset=published" in experiment.settings:
-        names += [name for values in getattr(made, "presets", {}).values() for name in values]
-    return all(
-        options.get(name, getattr(default, name)) == getattr(made, name) for name in names if hasattr(made, name)
-    )
+        return None
+    names = {one.partition("=")[0] for one in experiment.settings}
+    presets = made.presets if isinstance(made, Presets) else {}
+    names |= {name for one in experiment.settings for name in presets.get(one.removeprefix("preset="), ())}
+    default = type(made)()
+    return {
+        one.name: (getattr(made, one.name), getattr(default, one.name)) for one in fields(made) if one.name in names
+    }
 
 
 def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
