@@ -91,6 +91,13 @@ def test_nothing_is_run_where_that_is_asked(run: Run, paper: Paper, data: Path, 
     assert "BM25 R@3 21.58 – not run" in words(run("reproduce", "colt", "--data", data, "--no-run").stdout)
 
 
+def test_it_stops_in_time_and_goes_on_later(run: Run, paper: Paper, data: Path, tmp_path: Path) -> None:
+    done = run("reproduce", "colt", "--data", data, "--stop-after", "0")
+    assert (done.exit_code, "stopped: 2 are left; give the same command again" in done.stderr) == (0, True), done.output
+    (tmp_path / "results").mkdir(exist_ok=True)
+    assert "colt: 2 runs to make" in run("reproduce", "colt", "--data", data).stderr
+
+
 def test_a_failed_run_leaves_the_others(run: Run, paper: Paper, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = reproduction.run
 

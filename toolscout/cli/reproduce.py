@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,6 +58,9 @@ def reproduce(
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Where models are trained; they stay there.")
     ] = Path("models"),
+    stop_after: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Begin no other run after this long.", show_default="never")
+    ] = float("inf"),
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run a paper's experiments and print its tables: the paper's numbers, ours as published, and ours as served.
@@ -83,13 +87,13 @@ def reproduce(
         return
     (one,) = papers
     if run:
-        _run(one, every, seeds, setup)
+        _run(one, every, seeds, setup, time.monotonic() + stop_after)
         setup = setup.reread()
     _show(one, every, setup, json)
 
 
-def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup) -> None:
-    """Run what is missing, the quickest first; a failed experiment does not stop the others."""
+def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, deadline: float) -> None:
+    """Run what is missing, the quickest first, until the deadline; a failed experiment does not stop the others."""
     from toolscout.evaluation import row
     from toolscout.papers import reproduction
 
@@ -106,6 +110,9 @@ def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup) -> Non
     if todo:
         row.check_writable(setup.rows / reproduction.FILE)
     for number, (table, experiment, seed) in enumerate(todo, 1):
+        if time.monotonic() >= deadline:
+            output.note(f"{len(todo) - number + 1} are left; give the same command again", label="stopped")
+            return
         named = experiment.name + ("" if seed is None else f"-s{seed}")
         words = ["toolscout", "reproduce", paper.key, "--table", table.id]
         command = shlex.join([*words, *([] if seed is None else ["--seeds", str(seed + 1)])])
