@@ -64,7 +64,8 @@ class Setup:
 
         Those that differ in the seed alone are joined.
         """
-        lines = read_folder(self.rows)[0] if any(self.rows.glob("*.jsonl")) else []
+        written = any(path.stat().st_size for path in self.rows.glob("*.jsonl"))  # it may have been made and not filled
+        lines = read_folder(self.rows)[0] if written else []
         return group_by(lines, lambda line: (line.newest["dataset"], line.newest["split"]))
 
     def reread(self) -> Setup:
