@@ -179,10 +179,12 @@ def measure(plan: GrowthPlan, method: str, size: int, seed: int) -> ExperimentRe
     """Train at one size, ask, add tools; the row of it."""
     data, folder = at(plan, size), plan.models / job_name(method, size, seed)
     model = untrained(plan, method, seed)
+    given = {name: getattr(model.options, name) for name in ("similarity", "new_bonus")}
     leakage.refuse_seen(data, "test", leakage.encoder_history(stored(plan)))
     _forget_peaks()
     report = model.fit([TrainingSet(data, "train", "")], folder, progress())
     if "dev" in data.qrels:  # no epoch is chosen, which would cost more than the training; what similarity counts is
+        model.options = replace(model.options, **given)
         model.choose([TrainingSet(data, "train", "dev")])
         model.save(folder)
     costs = {"fit_s": round(report.seconds, 2), **tokens_per_s(model)}

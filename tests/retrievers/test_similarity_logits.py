@@ -82,6 +82,7 @@ def test_it_is_chosen_on_dev_saved_and_finds_what_comes_later(name: str) -> None
         few = retriever.rank([request], 3, Scope(Allowed.of(ids=ranking[4:])))[0]
         assert few.ids() == ranking[4:7]
     assert place[200.0] == 0 <= place[0.0]
+    retriever.options = replace(retriever.options, similarity=None, new_bonus=None)
     choose(retriever, [TrainingSet(DATA, dev="dev")])
     chosen = retriever.options.similarity
     measured = {}

@@ -22,7 +22,8 @@ from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.data.conversations import ConversationBuilder
 from toolscout.errors import BadDataset, BadModel, NeedsTraining
-from toolscout.retrievers.model_folder import trained_on
+from toolscout.retrievers.generative.dev_weights import BONUSES, SIMILARITIES
+from toolscout.retrievers.model_folder import read_model, trained_on
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 
@@ -386,12 +387,35 @@ def test_what_cannot_be_trained_with_says_so(tmp_path: Path) -> None:
         made("toolgen", no_tool=prompts.parent).fit([TrainingSet(DATA)], tmp_path / "d")
 
 
-@pytest.mark.parametrize("name", ["toolgen", "toolweaver"])
-def test_what_was_given_and_then_chosen_on_dev_is_told(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["toolgen", "toolgen-semantic", "toolweaver"])
+def test_a_weight_that_is_given_stays_and_the_other_is_chosen_on_dev(name: str, tmp_path: Path) -> None:
     quick = {"epochs": 1, "memorise": 0, "no_tool": "", **({"code_steps": 2} if name == "toolweaver" else {})}
-    for given, dev in ((777.0, "dev"), (777.0, ""), (0.0, "dev")):
+    for given in (777.0, 0.0):
         retriever = made(name, **quick, similarity=given)
-        notes = retriever.fit([TrainingSet(DATA, dev=dev)], tmp_path / f"{given}{dev}").notes
-        assert len(notes) == (given > 0 and bool(dev))
-        assert all(f"({retriever.options.similarity:g} and" in note and "(777 and 0)" in note for note in notes)
-        assert (retriever.options.similarity == 777.0) == (not dev)
+        retriever.fit([TrainingSet(DATA, dev="dev")], tmp_path / f"{given}")
+        assert retriever.options.similarity == given
+        assert read_model(tmp_path / f"{given}")["options"]["similarity"] == given
+        assert retriever.options.new_bonus in BONUSES
+    both = made(name, **quick, similarity=0.0, new_bonus=3.5)
+    both.fit([TrainingSet(DATA, dev="dev")], tmp_path / "both")
+    assert (both.options.similarity, both.options.new_bonus) == (0.0, 3.5)
+
+
+@pytest.mark.parametrize("dev", ["dev", ""])
+def test_a_weight_that_is_not_given_becomes_a_number(dev: str, tmp_path: Path) -> None:
+    retriever = made("toolgen", epochs=1, memorise=0, no_tool="")
+    assert (retriever.options.similarity, retriever.options.new_bonus) == (None, None)
+    retriever.fit([TrainingSet(DATA, dev=dev)], tmp_path / "model")
+    assert retriever.options.similarity in (SIMILARITIES if dev else (0.0,))
+    assert retriever.options.new_bonus in (BONUSES if dev else (0.0,))
+
+
+def test_all_tools_are_memorised_where_that_is_asked(tmp_path: Path) -> None:
+    used = {tool_id for gold in DATA.qrels["train"].values() for tool_id in gold}
+    every = {tool.id for tool in DATA.tools}
+    assert used < every
+    for asked, learned in ((False, used), (True, every)):
+        retriever = made("toolgen", epochs=1, memorise=1, no_tool="", memorise_all=asked)
+        retriever.fit([TrainingSet(DATA, dev="")], tmp_path / f"{asked}")
+        with np.load(tmp_path / f"{asked}" / "rows.npz") as saved:
+            assert set(saved["ids"].tolist()) == learned

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from toolscout.errors import BadModel, OutOfMemory, TrainingStopped
+from toolscout.training import loop
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Schedule, TrainingRecord, pick_device, run
 
@@ -250,3 +251,14 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     for name in ("nonsense", "cuda:99"):
         with pytest.raises(BadModel, match=f"the device '{name}' cannot be used .* name cpu, cuda or auto"):
             pick_device(name)
+
+
+def test_a_cosine_decay_is_that_of_torch() -> None:
+    plan, total, rising = Schedule(1, 0.05, warmup=0.1, falls="cosine"), 50, 5
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=total - rising)
+    for step in range(rising, total):
+        assert loop._rate_factor(step, total, plan) == pytest.approx(theirs.get_last_lr()[0], abs=1e-9)
+        optimiser.step()
+        theirs.step()
+    assert [loop._rate_factor(step, total, plan) for step in range(rising)] == [0.2, 0.4, 0.6, 0.8, 1.0]

@@ -28,6 +28,7 @@ from toolscout.cli import (
     need_data,
     output,
     permissions,
+    reproduce,
     results,
     retrievers,
     search,
@@ -104,6 +105,8 @@ app.add_typer(keys.app, name="keys")
 evaluate.register(app)
 app.command()(train.train)
 app.command()(ablate.ablate)
+app.command()(reproduce.reproduce)
+app.command()(reproduce.reproduce)
 app.command()(results.results)
 app.command()(codes.codes)
 app.command()(split.split)

@@ -10,6 +10,7 @@ import typer
 
 from toolscout.cli import output
 from toolscout.cli.common import Listed
+from toolscout.core.option_values import Presets
 
 
 def retrievers(format: Annotated[Listed, typer.Option(help="How to print it.")] = "table") -> None:
@@ -23,6 +24,7 @@ def retrievers(format: Annotated[Listed, typer.Option(help="How to print it.")] 
     made = output.table("retriever", "what it does", "options", grow="what it does")
     for row in found:
         options = ", ".join(f"{key}={value!r}" for key, value in row["options"].items())
+        options += "".join(f"; preset={name}" for name in row["presets"])
         made.add_row(output.shown(row["name"]), output.shown(row["about"]), output.shown(options))
     output.stdout().print(made)
 
@@ -34,7 +36,9 @@ def _retriever(name: str) -> dict[str, Any]:
         kind = method(name)
         made: Any = kind()
     except Exception as error:  # a plugin may fail in any way; the others are listed all the same
-        return {"name": name, "about": f"cannot be opened: {error}", "options": {}}
+        return {"name": name, "about": f"cannot be opened: {error}", "options": {}, "presets": []}
     about = importlib.import_module(kind.__module__).__doc__ or kind.__doc__ or ""
     options = {field.name: getattr(made.options, field.name) for field in fields(made.options)}
-    return {"name": name, "about": about.strip().partition("\n")[0].removeprefix(f"{name}: "), "options": options}
+    first = about.strip().partition("\n")[0].removeprefix(f"{name}: ")
+    presets = [*kind.preset_methods, *(made.options.presets if isinstance(made.options, Presets) else ())]
+    return {"name": name, "about": first, "options": options, "presets": presets}

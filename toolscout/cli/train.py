@@ -80,6 +80,10 @@ def train(
     made = training_setup.made(retriever, part or [], settings)
     for one in sets:
         _say(one)
+    if made.name != retriever:
+        output.note(
+            f"this preset of {retriever} is the method {made.name}: the network that the paper's authors released"
+        )
     if note:
         output.note(note)
     with output.progress() as report:

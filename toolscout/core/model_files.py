@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from zipfile import BadZipFile
 
 import numpy as np
@@ -56,10 +56,16 @@ def malformed(record: Any) -> str:
 
 
 def of_another_kind(kind: type[Any], saved: Mapping[str, Any]) -> list[str]:
-    """Return the names of saved options whose type differs from that of the default in the options dataclass `kind`."""
-    found = []
+    """Return the names of saved options whose type differs from that of the default in the options dataclass `kind`.
+
+    An option whose default is None may be None, or of the type that it is declared with.
+    """
+    found, hints = [], get_type_hints(kind)
     for field in fields(kind):
-        wanted = next((wanted for default, wanted in _KINDS if isinstance(field.default, default)), object)
-        if field.name in saved and not isinstance(saved[field.name], wanted):
+        samples = [one() for one in get_args(hints[field.name]) if one in (int, float, str)]
+        default = field.default if field.default is not None else next(iter(samples), None)
+        wanted = next((wanted for sample, wanted in _KINDS if isinstance(default, sample)), object)
+        absent = field.default is None and saved.get(field.name) is None
+        if field.name in saved and not absent and not isinstance(saved[field.name], wanted):
             found.append(field.name)
     return found

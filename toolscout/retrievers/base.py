@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -92,6 +93,8 @@ class Retriever(ABC):
     name: ClassVar[str]
     #: Whether `fit` trains it.
     trainable: ClassVar[bool] = False
+    #: By the name of a preset that has a network of its own: the method that it opens instead, and its settings.
+    preset_methods: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType({})
     options: Options
 
     def __init__(self, options: Options | None = None) -> None:

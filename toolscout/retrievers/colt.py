@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 from toolscout.models.encoders.base import TextEncoder
@@ -18,9 +19,15 @@ _NO_NEIGHBOURS = NeighbourOptions(neighbours=0, transfer="none", detection=0.0)
 
 
 class Colt(TowerRetriever):
-    """COLT: as masstool without detection, neighbours and the gate, with the same learned temperature."""
+    """COLT: as masstool without detection, neighbours and the gate, with the same learned temperature.
+
+    The preset "published" opens masstool_published without what MassTool adds to COLT, whose code it grew out of.
+    """
 
     name: ClassVar[str] = "colt"
+    preset_methods: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType(
+        {"published": ("masstool_published", ("neighbours=0", "transfer=none", "weight_detection=0"))}
+    )
     options_kind: ClassVar[type[MasstoolOptions | ColtOptions]] = ColtOptions
 
     def __init__(self, options: ColtOptions | None = None, encoder: TextEncoder | None = None) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 from toolscout.models.encoders.base import TextEncoder
@@ -18,10 +19,15 @@ class Masstool(TowerRetriever):
     """MassTool for requests and tools that training has not seen: it has no learned vector per request.
 
     The detection tower predicts whether a request needs a tool (`need`); its hidden state gates how much neighbouring
-    requests count in the retrieval tower. Untrained, it is dense retrieval plus votes of past requests.
+    requests count in the retrieval tower. Untrained, it is dense retrieval plus votes of past requests. The preset
+    "published" opens masstool_published, the authors' network with their settings for ToolLens.
     """
 
     name: ClassVar[str] = "masstool"
+    # The published network ranks by other vectors than this one: no options turn one into the other.
+    preset_methods: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType(
+        {"published": ("masstool_published", ())}
+    )
     options_kind: ClassVar[type[MasstoolOptions | ColtOptions]] = MasstoolOptions
 
     def __init__(self, options: MasstoolOptions | None = None, encoder: TextEncoder | None = None) -> None:

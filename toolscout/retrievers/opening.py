@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
+from toolscout.core.option_values import PRESET
 from toolscout.errors import BadModel
 from toolscout.models.encoders.opening import open_encoder
 from toolscout.models.language.base import BASE_VARIABLE
@@ -57,7 +58,18 @@ def _opened(part: str) -> Retriever:
     return load_model(Path(part))
 
 
+def resolved(name: str, settings: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the method and settings that are opened: a preset may name a method with a network of its own."""
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key == PRESET and value in (others := method(name).preset_methods):
+            opened, own = others[value]
+            return opened, [*own, *(one for one in settings if one != setting)]
+    return name, list(settings)
+
+
 def _made(name: str, settings: Sequence[str]) -> Retriever:
+    name, settings = resolved(name, settings)
     empty = method(name)()
     if not settings:
         return empty

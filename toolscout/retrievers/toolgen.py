@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from toolscout.core.arrays import Floats, Ints
 from toolscout.core.model_files import read_arrays
+from toolscout.core.option_values import Presets
 from toolscout.errors import BadModel
 from toolscout.models.decoding.constrained import LogitBonus, Reading, Table
 from toolscout.models.encoders.base import TextEncoder
@@ -34,10 +36,38 @@ _IDS_FOLDER, _TRAINED_FILE = "ids", "trained.json"
 _MOST_NUMBERS = 20_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class ToolgenOptions(IdTrainingOptions, EncoderOptions):
-    """`ids`: one new token a tool ("atomic"), its name ("semantic"), a number, or a path of clusters."""
+# The paper's settings; the batch is that of the released code. Only the model's own score ranks.
+_PUBLISHED: Mapping[str, Any] = MappingProxyType(
+    {
+        "rank": 0,
+        "memorise": 8,
+        "memorise_all": True,
+        "epochs": 1,
+        "agent_epochs": 1,
+        "rehearse": 0.0,
+        "rate": 4e-5,
+        "pace": 1.0,
+        "warmup": 0.03,
+        "decay": "cosine",
+        "batch": 1024,
+        "mix": 0.0,
+        "absent": 0.0,
+        "request_tokens": 1024,
+        "similarity": 0.0,
+        "new_bonus": 0.0,
+        "carry_on": 1.0,
+    }
+)
 
+
+@dataclass(frozen=True, slots=True)
+class ToolgenOptions(Presets, IdTrainingOptions, EncoderOptions):
+    """`ids`: one new token a tool ("atomic"), its name ("semantic"), a number, or a path of clusters.
+
+    The preset "published" has the settings of the paper.
+    """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": _PUBLISHED})
     ids: Ids = "atomic"
 
     def __post_init__(self) -> None:
@@ -95,12 +125,13 @@ class Toolgen(GenerativeRetriever):
         return earlier._learned_rows.map, earlier._learned_rows.bias
 
     def choose(self, data: Sequence[TrainingSet]) -> None:
-        """Choose on dev the weight of similarity and the bonus of new tools."""
+        """Choose on dev the weight of similarity and the bonus of new tools, as far as they were not given."""
+        given = (self.options.similarity, self.options.new_bonus)
         if not self.atomic:
             super().choose(data)
-        elif not self.options.ranks_by_sets and any(one.dev for one in data):
+        elif not self.options.ranks_by_sets and None in given and any(one.dev for one in data):
             found = [trial(self, self._wide_rows(), one) for one in data if one.dev]
-            similarity, bonus = chosen(found)
+            similarity, bonus = chosen(found, *given)
             self.options = replace(self.options, similarity=similarity, new_bonus=bonus)
 
     def _apply_state(self, plan: IdPlan, state: LearnedState) -> None:
@@ -188,9 +219,9 @@ class Toolgen(GenerativeRetriever):
             return reading
         # Without vectors (a conversation may have no request) no tool is similar.
         more = np.zeros((len(reading.ends()), self._learned_rows.map.shape[0] + 1), np.float32)
-        more[:, -1] = self.options.new_bonus
+        more[:, -1] = self.options.new_bonus or 0.0
         if vectors is not None:
-            more[:, :-1] = self.options.similarity * vectors
+            more[:, :-1] = (self.options.similarity or 0.0) * vectors
         return ExtendedReading(reading, more)
 
     def given_ids(self) -> dict[str, tuple[int, ...]]:

@@ -172,12 +172,13 @@ class IdTrainingOptions:
     init_from: the folder of a trained model of the same method, such as one trained on other catalogues. Training
         starts from its adapters and its map from documents to token rows.
     memorise: epochs over the tools' documents, before the `epochs` over requests; 0 leaves a stage out.
-    memorise_all: memorise the documents of all tools, as published, not only of those that requests use. Rows that only
-        this taught are stronger than those of tools that come later.
+    memorise_all: whether tools that no request or conversation uses are memorised too. Tools that are added later are
+        then at a disadvantage against all of the catalogue.
     trajectories: a file of conversations with tools, trained on for `agent_epochs`.
     rehearse: the share of the request examples that is drawn anew for each of those epochs, so that they are not
         forgotten; 0 is as published.
     rate: the learning rate of the adapters; the ids' token rows learn `pace` times faster.
+    warmup: the share of a stage's steps in which the learning rate rises; then it falls to 0 as `decay` says.
     mix: the share of requests that are joined with another one.
     absent: the share of the ids' token rows that a step computes from documents alone, as for tools that come later.
     sets: generate all tools of a request one after another, in the `order` of their ids or in any order. In any order,
@@ -188,7 +189,8 @@ class IdTrainingOptions:
     chunk: tokens in memory at once; 0 picks it by device.
     patience: epochs without a better dev score before training stops, 0 to never stop early.
     similarity: weight of the encoder's cosine of request and document beside the language model's score.
-    new_bonus: added to the score of tools that no training request needed. Both are chosen on dev.
+    new_bonus: added to the score of tools that no training request needed. Of these two, the one that is not given
+        is chosen on dev, and is 0 without a dev split.
     carry_on: after its first call, an agent does not finish while a tool that it has not called is needed with this
         probability or more. 0 is chosen on dev where there are trajectories; 1 lets the model decide.
     """
@@ -204,6 +206,8 @@ class IdTrainingOptions:
     rehearse: float = 1.0
     rate: float = 1e-3
     pace: float = 3.0
+    warmup: float = 0.05
+    decay: Literal["linear", "cosine"] = "linear"
     batch: int = 64
     mix: float = 0.3
     absent: float = 0.5
@@ -214,15 +218,16 @@ class IdTrainingOptions:
     request_tokens: int = 96
     chunk: int = 0
     patience: int = 0
-    similarity: float = 0.0
-    new_bonus: float = 0.0
+    similarity: float | None = None
+    new_bonus: float | None = None
     carry_on: float = 0.0
     seed: int = 0
     device: str = "auto"
 
     def __post_init__(self) -> None:
         """Raise BadModel for values out of range."""
-        if not (self.similarity >= 0 and all(map(math.isfinite, (self.similarity, self.new_bonus)))):
+        similarity, new_bonus = self.similarity or 0.0, self.new_bonus or 0.0
+        if not (similarity >= 0 and math.isfinite(similarity) and math.isfinite(new_bonus)):
             raise BadModel(f"similarity must be a finite number of 0 or more, new_bonus a finite number, got {self}")
         if min(self.rank, self.memorise, self.epochs, self.agent_epochs, self.chunk, self.patience, self.seed) < 0:
             raise BadModel(
@@ -232,6 +237,8 @@ class IdTrainingOptions:
             raise BadModel(f"order must be ids or any, got {self.order!r}")
         if min(self.batch, self.request_tokens) < 1 or not (self.rate > 0 and self.pace > 0):
             raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
+        if self.decay not in ("linear", "cosine") or not 0 <= self.warmup < 1:
+            raise BadModel(f"decay must be linear or cosine, warmup from 0 to below 1, got {self}")
         if self.sets and self.trajectories:
             raise BadModel("sets and trajectories cannot be trained together: both use the same end token; set one")
         shares = (self.mix, self.instruct_mix, self.rehearse, self.carry_on)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -73,7 +74,10 @@ class AddedRows:
 
 @dataclass(frozen=True, slots=True)
 class IdTrainingSettings:
-    """The settings of a training. `general`: texts on which the model must stay near its base, `mix` per example."""
+    """The settings of a training. `general`: texts on which the model must stay near its base, `mix` per example.
+
+    `warmup` and `falls`: how the learning rate rises and falls, as in `Schedule`.
+    """
 
     batch: int
     pace: float
@@ -82,6 +86,8 @@ class IdTrainingSettings:
     chunk: int = 0
     general: Sequence[Sequence[int]] = ()
     mix: float = 0.0
+    warmup: float = 0.05
+    falls: Literal["linear", "cosine"] = "linear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +284,8 @@ def learn(
         schedule = Schedule(
             epochs=stage.epochs,
             rate=stage.rate,
-            warmup=0.05,
+            warmup=settings.warmup,
+            falls=settings.falls,
             patience=settings.patience,
             seed=settings.seed,
             pace=settings.pace,

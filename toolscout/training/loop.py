@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class Schedule:
     """The length and the learning rates of a training.
 
     rate, decay, warmup: the learning rate, the weight decay of matrices, and the share of steps of the warm-up.
+    falls: how the learning rate falls to 0 after the warm-up.
     patience: epochs without a better dev score before training stops, 0 to never stop early.
     save_every: steps between checkpoints within an epoch.
     pace: how many times higher the learning rate of the parameters of a tower or of token rows is.
@@ -48,6 +49,7 @@ class Schedule:
     seed: int = 0
     save_every: int = 200
     pace: float = 1.0
+    falls: Literal["linear", "cosine"] = "linear"
 
 
 class TrainingTask(ABC):
@@ -161,7 +163,7 @@ def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, repor
         losses, saved = [], None
         for step in range(trained.steps - epoch * per_epoch, per_epoch):
             for group in optimiser.param_groups:
-                group["lr"] = group["rate"] * _rate_factor(trained.steps, total, schedule.warmup)
+                group["lr"] = group["rate"] * _rate_factor(trained.steps, total, schedule)
             losses.append(_step(task, optimiser, parameters, epoch, step, schedule.seed))
             trained.steps += 1
             if trained.steps % _LOOK_EVERY == 0:
@@ -231,10 +233,13 @@ def _step(
     return loss
 
 
-def _rate_factor(step: int, total: int, warmup: float) -> float:
-    """The share of the full learning rate: linear warm-up, then linear decay."""
-    rising = max(1, round(warmup * total))
-    return (step + 1) / rising if step < rising else max(0.0, (total - step) / max(1, total - rising))
+def _rate_factor(step: int, total: int, schedule: Schedule) -> float:
+    """The share of the full learning rate: linear warm-up, then linear or cosine decay."""
+    rising = max(1, round(schedule.warmup * total))
+    if step < rising:
+        return (step + 1) / rising
+    left = max(0.0, (total - step) / max(1, total - rising))
+    return left if schedule.falls == "linear" else (1 - math.cos(math.pi * left)) / 2
 
 
 def _mean_loss(losses: Sequence[Tensor], trained: TrainingRecord, checkpoints: Checkpoints) -> float:

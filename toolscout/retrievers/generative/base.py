@@ -172,7 +172,10 @@ class GenerativeRetriever(IdPoolIndex):
         return None
 
     def choose(self, data: Sequence[TrainingSet]) -> None:
-        """Choose on dev the weight of similarity and the bonus of new tools, unless tools are ranked by sets."""
+        """Choose on dev the weight of similarity and the bonus of new tools, as far as they were not given.
+
+        Neither is chosen where tools are ranked by sets.
+        """
         if not self.options.ranks_by_sets:
             choose(self, data)
 
@@ -551,15 +554,24 @@ def similarity_logits(retriever: GenerativeRetriever, vectors: Floats | None, co
 def choose(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> None:
     """Choose the weight of similarity with the highest dev recall@5, then the bonus of new tools.
 
-    A bonus is taken only if it raises recall and costs known tools little. Without a dev split nothing changes.
+    A bonus is taken only if it raises recall and costs known tools little. What was given, and everything where there
+    is no dev split, stays as it is.
     """
-    trials = [_DevTrial(retriever, one) for one in data if one.dev]
+    given, bonus = retriever.options.similarity, retriever.options.new_bonus
+    trials = [_DevTrial(retriever, one) for one in data if one.dev] if given is None or bonus is None else []
     if not trials:
         return
-    found = {one: float(np.mean([t.measured(one, 0.0)["recall@5"] for t in trials])) for one in SIMILARITIES}
-    similarity = max(SIMILARITIES, key=lambda one: (found[one], -one))
-    best, bonus = found[similarity], 0.0
-    mixed = [trial for trial in trials if trial.has_new_and_known()]
+    weights = SIMILARITIES if given is None else (given,)
+    found = {one: float(np.mean([t.measured(one, bonus or 0.0)["recall@5"] for t in trials])) for one in weights}
+    similarity = max(weights, key=lambda one: (found[one], -one))
+    if bonus is None:
+        bonus = _chosen_bonus(trials, similarity, found[similarity])
+    retriever.options = replace(retriever.options, similarity=similarity, new_bonus=bonus)
+
+
+def _chosen_bonus(trials: Sequence[_DevTrial], similarity: float, best: float) -> float:
+    """Return the bonus of new tools whose dev recall@5 is highest; it must be above `best`, that without a bonus."""
+    mixed, bonus = [trial for trial in trials if trial.has_new_and_known()], 0.0
     alone = [trial.measured(similarity, _HIDES_NEW_TOOLS)["known_recall@5"] for trial in mixed]
     for one in BONUSES[1:] if mixed else ():
         measured = [trial.measured(similarity, one) for trial in trials]
@@ -567,7 +579,7 @@ def choose(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> None:
         recall = float(np.mean([m["recall@5"] for m in measured]))
         if recall > best and all(k >= a - MAY_COST for k, a in zip(known, alone, strict=True)):
             best, bonus = recall, one
-    retriever.options = replace(retriever.options, similarity=similarity, new_bonus=bonus)
+    return bonus
 
 
 def prompt(retriever: GenerativeRetriever, turns: Iterable[ChatTurn]) -> list[int]:

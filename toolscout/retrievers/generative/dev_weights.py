@@ -47,19 +47,23 @@ class DevTrial:
         return any(needed) and not all(needed)
 
 
-def chosen(trials: Sequence[DevTrial]) -> tuple[float, float]:
+def chosen(
+    trials: Sequence[DevTrial], similarity: float | None = None, bonus: float | None = None
+) -> tuple[float, float]:
     """The similarity weight and new-tool bonus with the highest mean recall@5; the lowest of equals.
 
-    A bonus above 0 must leave known tools nearly the recall that they would have if there were no new tools.
+    One that is given stays as it is. A bonus above 0 that is chosen must leave known tools nearly the recall that they
+    would have if there were no new tools.
     """
-    best, found = -1.0, (0.0, 0.0)
+    best, found = -1.0, (similarity or 0.0, bonus or 0.0)
     mixed = [place for place, one in enumerate(trials) if one.has_new_and_known()]
-    for similarity in SIMILARITIES:
-        alone = [trials[place].known_alone(similarity) for place in mixed]
-        for bonus in BONUSES if mixed else (0.0,):
-            measured = [one.measured(similarity, bonus) for one in trials]
+    for weight in SIMILARITIES if similarity is None else (similarity,):
+        alone = [trials[place].known_alone(weight) for place in mixed]
+        for extra in (BONUSES if mixed else (0.0,)) if bonus is None else (bonus,):
+            measured = [one.measured(weight, extra) for one in trials]
             known = [measured[place]["known_recall@5"] for place in mixed]
             recall = float(np.mean([one["recall@5"] for one in measured]))
-            if recall > best and (not bonus or all(k >= a - MAY_COST for k, a in zip(known, alone, strict=True))):
-                best, found = recall, (similarity, bonus)
+            spared = all(k >= a - MAY_COST for k, a in zip(known, alone, strict=True))
+            if recall > best and (bonus is not None or not extra or spared):
+                best, found = recall, (weight, extra)
     return found

@@ -39,7 +39,14 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet, seen_with
 if TYPE_CHECKING:
     from toolscout.models.language.torch_network import TransformerNetwork
     from toolscout.retrievers.generative.base import GenerativeRetriever
-    from toolscout.training.id_generation import AddedRows, IdExample, LearnedState, Stage, TrainedIdWriter
+    from toolscout.training.id_generation import (
+        AddedRows,
+        IdExample,
+        IdTrainingSettings,
+        LearnedState,
+        Stage,
+        TrainedIdWriter,
+    )
 
 # Most requests of a dev split that are ranked after each epoch; the choices at the end use all of them.
 _DEV_REQUESTS = 500
@@ -103,15 +110,7 @@ def fit(
     added = training.AddedRows(plan.start, plan.vectors, options.absent)
     if options.init_from:
         added = _continue_from(retriever, options.init_from, network, added)
-    settings = training.IdTrainingSettings(
-        batch=options.batch,
-        pace=options.pace,
-        patience=options.patience,
-        seed=options.seed,
-        chunk=options.chunk,
-        general=made.general() if options.instruct_mix else (),
-        mix=options.instruct_mix,
-    )
+    settings = _settings(options, made)
     _insert_training_tools(retriever, examples)
     judge = _judge(retriever, plan, data) if any(one.dev for one in data) else None
     stages, after = made.stages(options), _stage_callback(retriever, plan)
@@ -121,7 +120,8 @@ def fit(
     retriever.apply_state(plan, learned.state)
     _serve_with(retriever, network)
     retriever.choose(data)
-    retriever.options = replace(retriever.options, carry_on=choose_carry_on(retriever, data))
+    weights = {name: getattr(retriever.options, name) or 0.0 for name in ("similarity", "new_bonus")}
+    retriever.options = replace(retriever.options, **weights, carry_on=choose_carry_on(retriever, data))
     retriever._platt = _calibrated(retriever, data, examples.prompts) if no_tool else (1.0, 0.0)
     dev, notes = _dev_scores(retriever, data, None), _notes(retriever, options)
     report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev, notes)
@@ -131,6 +131,22 @@ def fit(
         checkpoints.remove()
     encoding.done()
     return report
+
+
+def _settings(options: Any, examples: IdExamples) -> IdTrainingSettings:
+    from toolscout.training.id_generation import IdTrainingSettings
+
+    return IdTrainingSettings(
+        batch=options.batch,
+        pace=options.pace,
+        patience=options.patience,
+        seed=options.seed,
+        chunk=options.chunk,
+        general=examples.general() if options.instruct_mix else (),
+        mix=options.instruct_mix,
+        warmup=options.warmup,
+        falls=options.decay,
+    )
 
 
 def _stage_records(learned: TrainedIdWriter) -> dict[str, Any]:
@@ -143,18 +159,11 @@ def _stage_records(learned: TrainedIdWriter) -> dict[str, Any]:
 
 def _notes(retriever: GenerativeRetriever, given: Any) -> tuple[str, ...]:
     """Notes for the user about the result of training. `given`: the options as the user set them."""
-    found, chosen = [] if retriever._platt else [_OPPOSITE], retriever.options
+    found = [] if retriever._platt else [_OPPOSITE]
     if (read := retriever.prompter().limit) < given.request_tokens:
         found.append(
             f"requests are cut after {read:,} tokens, not after {given.request_tokens:,} (request_tokens): no more fit "
             f"into the {retriever.base().architecture.context:,} that the language model reads"
-        )
-    wanted, got = (given.similarity, given.new_bonus), (chosen.similarity, chosen.new_bonus)
-    if any(wanted) and wanted != got:
-        chose, gave = (f"{similarity:g} and {bonus:g}" for similarity, bonus in (got, wanted))
-        found.append(
-            f"similarity and new_bonus were chosen on dev ({chose}); what was given ({gave}) is not in the model, it "
-            "only ranked dev after each epoch"
         )
     return tuple(found)
 
@@ -254,8 +263,8 @@ class IdExamples:
     def documents(self, epoch: int) -> list[IdExample]:
         """Examples from each tool's document, and from its next three lines, to its id.
 
-        Only tools that a request or conversation uses are trained, unless the options say all: had the others learned
-        rows too, tools added later would be at a disadvantage against them.
+        Unless all are to be memorised, only tools that a request or conversation uses are trained: had the others
+        learned rows too, tools added later would be at a disadvantage against them.
         """
         known = {**self._training_data.tools, **self._training_data.called}
         gold = {tool_id for few in self._training_data.gold for tool_id in few}

@@ -58,7 +58,8 @@ class IdOrder:
     def logits(self, requests: Floats, options: IdTrainingOptions) -> SimilarityLogits:
         """What to add to the logits for requests with these vectors."""
         cosines = np.stack([self._vectors @ vector for vector in requests])
-        return SimilarityLogits(self, options.similarity * cosines + options.new_bonus * self._new)
+        similarity, new_bonus = options.similarity or 0.0, options.new_bonus or 0.0
+        return SimilarityLogits(self, similarity * cosines + new_bonus * self._new)
 
     def under(self, path: tuple[int, ...]) -> _Range:
         """The range of tools whose ids begin with `path`."""

@@ -1,0 +1,165 @@
+"""toolscout reproduce: the numbers of a paper beside ours, what is missing, and runs that go on where they stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_samples import Run
+from tests.training.learnable import learnable
+from toolscout.papers import published_numbers, registry, reproduction
+from toolscout.papers.paper import Column, Experiment, Line, Paper, Table, Unavailable, Weights
+
+COLUMNS = (Column("R@3", "recall@3"), Column("C@3", "comp@3"))
+TABLE = Table(
+    "3",
+    "made up",
+    "Tools that were made up",
+    COLUMNS,
+    (
+        Line("BM25", None, Experiment("default", "bm25", "learnable", train=""), "COLT"),
+        Line(
+            "COLT (ANCE)",
+            Experiment("raw", "dense", "learnable", train="", weights=Weights("ance", "ANCE", "encoder")),
+            source="COLT",
+        ),
+        Line("words alone", Experiment("fuzzy-false", "bm25", "learnable", ("fuzzy=false",), train="")),
+        Line("nobody's", Unavailable("nobody released it")),
+    ),
+    "toollens",
+    ("The tools are made up.",),
+)
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
+    """COLT with one tiny table."""
+    made = replace(registry.PAPERS["colt"], tables=(TABLE,))
+    monkeypatch.setattr(registry, "PAPERS", {"colt": made})
+    return made
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of data with one dataset."""
+    monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
+    learnable().save(tmp_path / "sets" / "learnable")
+    return tmp_path / "sets"
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_it_runs_what_it_can_and_prints_the_three_columns(run: Run, paper: Paper, data: Path, tmp_path: Path) -> None:
+    done = run("reproduce", "colt", "--data", data)
+    assert done.exit_code == 0, done.output
+    assert "colt: 2 runs to make" in done.stderr
+    assert "2 of 2: " in done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "results" / "reproduce.jsonl").read_text().splitlines()]
+    assert {row["variant"] for row in rows} == {"default", "fuzzy-false"}
+    assert {row["command"] for row in rows} == {"toolscout reproduce colt --table 3"}
+    assert str(tmp_path) not in json.dumps(rows)
+    (row,) = [row for row in rows if row["variant"] == "default"]
+    said = words(done.stdout)
+    theirs = dict(
+        zip(published_numbers.load()["toollens"].columns, (21.58, 26.88, 23.19, 26.09, 3.89, 6.13), strict=True)
+    )
+    ours = 100 * row["metrics"]["recall@3"]
+    assert "method measure theirs ours, as published ours, as served" in said
+    assert f"BM25 R@3 {theirs['R@3']:.2f} – {ours:.2f} C@3 {theirs['C@3']:.2f} –" in said
+    assert "COLT (ANCE) R@3 92.15 missing –" in said
+    assert "theirs: arXiv 2405.16089, Table 3" in said
+    assert "missing: the weights of ANCE: pass --model ance=FOLDER (COLT (ANCE))" in said
+    assert "missing: nobody released it (nobody's)" in said
+    assert "different: The tools are made up." in said
+    for difference in paper.differences:
+        assert f"different: {words(difference)}" in said
+    again = run("reproduce", "colt", "--data", data)
+    assert "colt: 0 runs to make" in again.stderr
+    assert again.stdout == done.stdout
+
+
+def test_nothing_is_run_where_that_is_asked(run: Run, paper: Paper, data: Path, tmp_path: Path) -> None:
+    for how in (["--no-run"], ["--list"]):
+        done = run("reproduce", "colt", "--data", data, *how)
+        assert done.exit_code == 0, done.output
+        assert not (tmp_path / "results").exists()
+    assert "BM25 R@3 21.58 – not run" in words(run("reproduce", "colt", "--data", data, "--no-run").stdout)
+
+
+def test_it_stops_in_time_and_goes_on_later(run: Run, paper: Paper, data: Path, tmp_path: Path) -> None:
+    done = run("reproduce", "colt", "--data", data, "--stop-after", "0")
+    assert (done.exit_code, "stopped: 2 are left; give the same command again" in done.stderr) == (0, True), done.output
+    (tmp_path / "results").mkdir(exist_ok=True)
+    assert "colt: 2 runs to make" in run("reproduce", "colt", "--data", data).stderr
+
+
+def test_a_failed_run_leaves_the_others(run: Run, paper: Paper, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = reproduction.run
+
+    def failing(experiment: Experiment, *more: object) -> list[dict[str, object]]:
+        if experiment.name == "fuzzy-false":
+            raise ValueError("no luck")
+        return whole(experiment, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reproduction, "run", failing)
+    done = run("reproduce", "colt", "--data", data)
+    assert done.exit_code == 0, done.output
+    assert "failed: fuzzy-false: ValueError: no luck" in done.stderr
+    assert "words alone R@3 – not run" in words(done.stdout)
+
+
+def test_the_list_says_what_there_is_and_what_to_pass(run: Run, paper: Paper, data: Path) -> None:
+    assert run("reproduce", "colt", "--data", data).exit_code == 0
+    done = run("reproduce", "--list", "--data", data, "--json")
+    (one,) = json.loads(done.stdout)
+    assert (one["paper"], one["table"], one["part"]) == ("colt", "3", "made up")
+    assert (one["measured"], one["can_be_run"], one["missing"]) == (2, 0, 2)
+    assert one["lacks"] == ["the weights of ANCE: pass --model ance=FOLDER", "nobody released it"]
+    assert "missing: nobody released it (colt 3, made up)" in words(run("reproduce", "--list", "--data", data).stdout)
+
+
+def test_the_list_without_data_says_what_to_pass(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
+    done = run("reproduce", "--list")
+    assert done.exit_code == 0, done.output
+    said = words(done.stdout)
+    for name in ("toollens", "toolbench-g3", "toolbench"):
+        assert f"missing: the dataset {name}: pass --data FOLDER, the folder that has {name}/ in it" in said
+    listed = json.loads(run("reproduce", "--list", "--json").stdout)
+    assert {one["paper"] for one in listed} == set(registry.PAPERS)
+    assert not any(one["measured"] or one["can_be_run"] for one in listed)
+
+
+def test_json_has_the_same_numbers(run: Run, paper: Paper, data: Path) -> None:
+    assert run("reproduce", "colt", "--data", data).exit_code == 0
+    found = json.loads(run("reproduce", "colt", "--data", data, "--no-run", "--json").stdout)
+    assert (found["paper"], found["link"]) == ("colt", paper.link)
+    (table,) = found["tables"]
+    bm25 = table["lines"][0]
+    assert bm25["cells"][0]["theirs"] == 21.58
+    assert len(bm25["cells"][0]["served"]) == 1
+    assert bm25["states"]["served"]["state"] == "measured"
+    assert table["differences"] == ["The tools are made up.", *paper.differences]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "name a paper: colt; or see their tables with --list"),
+        (["bert"], "there is no paper 'bert'; name one of colt"),
+        (["colt", "--table", "9"], "colt has no table '9'; name one of 3"),
+        (["--list", "--table", "3"], "name the paper too"),
+        (["colt", "--data", "nowhere"], "there is no folder nowhere; pass --data"),
+        (["colt", "--model", "ance"], "pass --model NAME=FOLDER"),
+        (["colt", "--model", "bert=."], "no table takes weights called 'bert'; there are: ance"),
+    ],
+)
+def test_bad_input_is_one_plain_line(run: Run, paper: Paper, more: list[str], message: str) -> None:
+    done = run("reproduce", *more)
+    assert done.exit_code == 2
+    assert message in done.stderr.splitlines()[-1]

@@ -1,0 +1,201 @@
+"""What was measured, what can be run, and what is missing; experiments are trained and measured once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluation.report_samples import scored, write_rows
+from tests.training.learnable import learnable, tiny_source
+from toolscout.data.dataset import Dataset
+from toolscout.errors import BadDataset, BadRequest
+from toolscout.models.encoders.export import export
+from toolscout.papers import published_numbers, registry
+from toolscout.papers import reproduction as found
+from toolscout.papers.paper import Column, Experiment, Line, Table, Unavailable, Weights
+from toolscout.papers.registry import PAPERS, find_paper, find_tables
+
+BM25 = Experiment("default", "bm25", "learnable", train="")
+NEAR = Experiment("near", "memory", "learnable", ("neighbours=3",))
+
+
+def setup(tmp_path: Path, **changes: Any) -> found.Setup:
+    return found.Setup(**{"data": tmp_path, "rows": tmp_path / "rows", "models": tmp_path / "models", **changes})
+
+
+def every_table() -> list[Table]:
+    return [table for paper in PAPERS.values() for table in paper.tables]
+
+
+def test_every_number_of_theirs_stands_in_the_one_file_of_them() -> None:
+    numbers = published_numbers.load()
+    for table in every_table():
+        for line in table.lines:
+            values = [table.theirs(line, column) for column in table.columns]
+            if not line.source:
+                assert values == [None] * len(values)
+                continue
+            (own,) = [
+                v for name, source, v in numbers[table.numbers].lines if (name, source) == (line.name, line.source)
+            ]
+            heads = numbers[table.numbers].columns
+            assert values == [own[heads.index(column.head)] for column in table.columns]
+            assert any(value is not None for value in values), f"{table.title}: {line.name} shows no number"
+
+
+@pytest.mark.parametrize("key", PAPERS)
+def test_a_paper_says_what_it_is_and_how_ours_differs(key: str) -> None:
+    paper = PAPERS[key]
+    assert paper.key == key
+    assert paper.link.startswith("https://arxiv.org/abs/")
+    assert len(paper.differences) > 3
+    assert len({(table.id, table.part) for table in paper.tables}) == len(paper.tables)
+
+
+def test_experiments_have_one_meaning_each() -> None:
+    by_name: dict[tuple[str, str, str], Experiment] = {}
+    for table in every_table():
+        for one in (link for experiment in table.experiments() for link in experiment.chain()):
+            assert by_name.setdefault((one.name, one.retriever, one.dataset), one) == one
+
+
+@pytest.mark.parametrize("form", ["published", "served"])
+def test_what_a_line_names_as_measured_has_rows_in_the_repository(form: str) -> None:
+    results = Path(__file__).resolve().parents[2] / "results"
+    where = found.Setup(None, results, Path("models"))
+    measured = {
+        (paper.key, table.title, line.name): found.cell(getattr(line, form), table.columns[0], where).mean
+        for paper in PAPERS.values()
+        for table in paper.tables
+        for line in table.lines
+    }
+    if form == "served":
+        assert measured["colt", "3, ToolLens", "COLT (MiniLM-L6)"] == pytest.approx(0.961, abs=0.001)
+        assert measured["toolgen", "toollens", "ToolGen, atomic ids"] == pytest.approx(0.982, abs=0.002)
+        assert measured["masstool", "ablation, ToolLens", "w/o SUIM"] is not None
+    else:
+        assert measured["masstool", "main, ToolLens", "MassTool (MiniLM-L6, stage 1 as served)"] is not None
+        assert measured["query-generation", "main, in-domain", "Supervised"] == pytest.approx(0.8285, abs=0.0001)
+
+
+def test_a_cell_is_the_mean_over_the_requests_of_several_splits(tmp_path: Path) -> None:
+    for seed, (one, other) in enumerate(((0.2, 0.8), (0.4, 0.6))):
+        named = {"dataset": "learnable", "retriever": "memory", "variant": f"near-s{seed}", "seed": seed}
+        options = {"neighbours": 3}
+        for split, value, requests in (("a", one, 30), ("b", other, 10)):
+            row = scored(value, split=split, requests=requests, options=options, **named)
+            write_rows(tmp_path / "rows", row | {"metrics": {"recall@5": value}})
+    cell = found.cell(NEAR, Column("R@5", "recall@5", ("a", "b")), setup(tmp_path))
+    assert cell.values == pytest.approx((0.35, 0.45))
+    assert found.cell(NEAR, Column("R@5", "recall@5", ("a", "c")), setup(tmp_path)).values == ()
+    assert found.cell(NEAR, Column("SoPR"), setup(tmp_path)).values == ()
+    assert found.measured_seeds(NEAR, ["a", "b"], setup(tmp_path)) == [0, 1]
+    other_options = replace(NEAR, settings=("neighbours=4",))
+    assert found.measured_seeds(other_options, ["a"], setup(tmp_path)) == []
+    same = replace(other_options, name="elsewhere", also=("nea*",))
+    assert found.measured_seeds(same, ["a"], setup(tmp_path)) == [0, 1]
+
+
+def test_what_is_missing_says_what_to_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
+    nothing = found.setup_of(None, tmp_path / "rows", tmp_path / "models", [])
+    assert "pass --data FOLDER, the folder that has learnable/ in it" in found.missing(BM25, ["test"], nothing)
+    assert "does not have: pass --data" in found.missing(BM25, ["test"], setup(tmp_path))
+    learnable().save(tmp_path / "learnable")
+    here = setup(tmp_path)
+    assert found.missing(BM25, ["test"], here) == ""
+    assert found.missing(BM25, ["other"], here).startswith("qrels/other.tsv in ")
+    weighed = replace(BM25, retriever="dense", weights=Weights("ance", "ANCE", "encoder"))
+    assert found.missing(weighed, ["test"], here) == "the weights of ANCE: pass --model ance=FOLDER"
+    assert found.missing(weighed, ["test"], setup(tmp_path, weights={"ance": "x"})) == ""
+    assert "prompts that need no tool" in found.missing(replace(NEAR, prompts=True), ["test"], here)
+    refused = replace(NEAR, settings=("speed=9",))
+    assert found.missing(refused, ["test"], here).endswith("memory does not take: speed=9")
+    over = replace(NEAR, encoder=weighed)
+    assert found.missing(over, ["test"], here) == "the weights of ANCE: pass --model ance=FOLDER"
+    why = found.summary(Unavailable("nobody has it"), ["test"], here)
+    assert why is not None
+    assert (why.kind, why.missing) == ("missing", "nobody has it")
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [("ance", "pass --model NAME=FOLDER"), ("ance=", "pass --model NAME"), ("ance=/nowhere", "there is nothing at")],
+)
+def test_weights_that_cannot_be(tmp_path: Path, weights: str, message: str) -> None:
+    with pytest.raises(BadDataset, match=message):
+        found.setup_of(tmp_path, tmp_path, tmp_path, [weights])
+    with pytest.raises(BadDataset, match="there is no folder"):
+        found.setup_of(tmp_path / "nowhere", tmp_path, tmp_path, [])
+
+
+def test_papers_and_tables_that_are_not_there() -> None:
+    with pytest.raises(BadRequest, match="name one of masstool, colt, query-generation, toolgen, toolweaver"):
+        find_paper("bert")
+    with pytest.raises(BadRequest, match="colt has no table '9'; name one of 3, ablation"):
+        find_tables(find_paper("colt"), "9")
+    assert [table.part for table in find_tables(find_paper("colt"), "3")] == [
+        "ToolLens",
+        "ToolBench G2",
+        "ToolBench G3",
+    ]
+
+
+def test_an_encoder_that_several_use_is_counted_once() -> None:
+    first = replace(BM25, name="first", hours=3.0)
+    one, other = replace(NEAR, encoder=first, hours=1.0), replace(NEAR, name="far", encoder=first, hours=2.0)
+    assert found.hours([one, other]) == 6.0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of data with one dataset, and the tiny BERT as the encoder in use."""
+    learnable().save(tmp_path / "learnable")
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
+    return tmp_path
+
+
+def test_a_method_that_is_not_trained_is_measured_once(home: Path) -> None:
+    here = setup(home)
+    (row,) = found.run(BM25, None, ["test"], here, "toolscout reproduce x")
+    assert (row["variant"], row["command"], row["requests"]) == ("default", "toolscout reproduce x", 40)
+    assert found.seeds_to_run(BM25, 3, ["test"], here.reread()) == []
+    assert found.seeds_to_run(BM25, 3, ["dev"], here.reread()) == [None]
+    data = Dataset.load(home / "learnable", ["test"])
+    assert row["metrics"]["recall@gold"] >= row["metrics"]["comp@gold"]
+    assert row["metrics"]["recall@gold"] <= row["metrics"]["recall@3"]
+    assert max(len(gold) for gold in data.qrels["test"].values()) == 2
+
+
+@pytest.mark.slow
+def test_stages_are_trained_one_on_the_other(home: Path) -> None:
+    source = tiny_source(home / "source")
+    export(source, home / "encoder")
+    first = Experiment(
+        "first",
+        "dense",
+        "learnable",
+        ("epochs=1", "batch=16", "device=cpu"),
+        weights=Weights("tiny", "the tiny BERT", "start"),
+    )
+    here = setup(home, weights={"tiny": str(source)})
+    published = Experiment(
+        "network",
+        "masstool_published",
+        "learnable",
+        ("epochs=1", "batch=40", "epsilon=0.3", "device=cpu"),
+        encoder=first,
+    )
+    (row,) = found.run(published, 1, ["test"], here, "toolscout reproduce x")
+    assert (row["variant"], row["seed"], row["options"]["encoder"]) == ("network-s1", 1, "encoder")
+    assert (home / "models" / "first-s1" / "model.json").is_file()
+    assert str(home) not in json.dumps(row)
+    assert found.seeds_to_run(published, 3, ["test"], here.reread()) == [0, 2]
+    table = Table("1", "", "", (Column("R@5", "recall@5"),), (Line("one", published),))
+    assert found.cell(table.lines[0].published, table.columns[0], here.reread()).values == (row["metrics"]["recall@5"],)
+    assert registry.find_tables(replace(find_paper("colt"), tables=(table,)), "1") == [table]

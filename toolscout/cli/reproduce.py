@@ -1,0 +1,270 @@
+"""The command `reproduce`: a paper's tables, with our numbers as published and as served beside the paper's."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolscout.cli import output
+from toolscout.cli.common import plural
+from toolscout.errors import BadRequest
+
+if TYPE_CHECKING:
+    from toolscout.papers.paper import Experiment, Line, Paper, Table
+    from toolscout.papers.reproduction import Setup, State
+
+_FORMS = {"published": "ours, as published", "served": "ours, as served"}
+_NONE = "–"
+
+
+def reproduce(
+    paper: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAPER", help="masstool, colt, query-generation, toolgen or toolweaver.", show_default=""
+        ),
+    ] = "",
+    table: Annotated[
+        str, typer.Option("--table", metavar="T", help="Only this table, as --list names it.", show_default="all")
+    ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The folder that has the datasets.", show_default="$TOOLSCOUT_DATA"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Train with the seeds 0 to N-1.")] = 3,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FOLDER",
+            help="Weights that a paper uses and this package does not have, by the name that --list shows; may be "
+            "repeated.",
+        ),
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show the tables and what there is, can be run, or is missing; run nothing.")
+    ] = False,
+    run: Annotated[
+        bool, typer.Option("--run/--no-run", help="Run what is missing and can be run, or print what there is.")
+    ] = True,
+    results: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="The folder of rows: those there count, new ones go to reproduce.jsonl."),
+    ] = Path("results"),
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Where models are trained; they stay there.")
+    ] = Path("models"),
+    stop_after: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Begin no other run after this long.", show_default="never")
+    ] = float("inf"),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a paper's experiments and print its tables: the paper's numbers, ours as published, and ours as served.
+
+    What the data and models at hand do not allow is named, with what to pass. Rows that are there already are not made
+    again: an interrupted command goes on. Under each table stands how our form differs from the paper's.
+    """
+    from toolscout.papers import registry, reproduction
+
+    if not paper and not list_:
+        raise BadRequest(f"name a paper: {', '.join(registry.PAPERS)}; or see their tables with --list")
+    papers = [registry.find_paper(paper)] if paper else list(registry.PAPERS.values())
+    if table and not paper:
+        raise BadRequest("--table is a table of one paper; name the paper too")
+    chosen = {one.key: registry.find_tables(one, table) for one in papers}
+    every = [one for tables in chosen.values() for one in tables]
+    setup = reproduction.setup_of(data, results, out, model or [])
+    known = reproduction.weights_names(every)
+    unknown = [name for name in setup.weights if name not in known]
+    if unknown:
+        raise BadRequest(f"no table takes weights called {unknown[0]!r:.80}; there are: {', '.join(known) or 'none'}")
+    if list_:
+        _list(papers, chosen, setup, json)
+        return
+    (one,) = papers
+    if run:
+        _run(one, every, seeds, setup, time.monotonic() + stop_after)
+        setup = setup.reread()
+    _show(one, every, setup, json)
+
+
+def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, deadline: float) -> None:
+    """Run what is missing, the quickest first, until the deadline; a failed experiment does not stop the others."""
+    from toolscout.evaluation import row
+    from toolscout.papers import reproduction
+
+    todo: list[tuple[Table, Experiment, int | None]] = []
+    for table in tables:
+        for experiment in table.experiments():
+            if not reproduction.missing(experiment, table.splits(), setup):
+                missing = reproduction.seeds_to_run(experiment, seeds, table.splits(), setup)
+                todo += [(table, experiment, seed) for seed in missing]
+    todo.sort(key=lambda one: reproduction.hours([one[1]]))
+    by_seed = [[experiment for _, experiment, seed in todo if seed == number] for number in (None, *range(seeds))]
+    length = f", {_about(sum(map(reproduction.hours, by_seed)))}" if todo else ""
+    output.note(f"{plural(len(todo), 'run')} to make{length}", label=paper.key)
+    if todo:
+        row.check_writable(setup.rows / reproduction.FILE)
+    for number, (table, experiment, seed) in enumerate(todo, 1):
+        if time.monotonic() >= deadline:
+            output.note(f"{len(todo) - number + 1} are left; give the same command again", label="stopped")
+            return
+        named = experiment.name + ("" if seed is None else f"-s{seed}")
+        words = ["toolscout", "reproduce", paper.key, "--table", table.id]
+        command = shlex.join([*words, *([] if seed is None else ["--seeds", str(seed + 1)])])
+        try:
+            with output.progress() as report:
+                reproduction.run(experiment, seed, table.splits(), setup, command, report)
+            output.note(named, label=f"{number} of {len(todo)}")
+        except Exception as error:  # an error in one experiment must not stop the others
+            output.note(f"{named}: {type(error).__name__}: {error}", label="failed")
+
+
+def _about(hours: float) -> str:
+    """Return a length of time in words; it is an estimate."""
+    if hours < 1:
+        return f"about {max(1, round(60 * hours))} min on two cores"
+    return f"about {hours:,.0f} h on two cores"
+
+
+def _list(papers: Sequence[Paper], chosen: dict[str, list[Table]], setup: Setup, json: bool) -> None:
+    """Print every table with its state, and under them what is missing."""
+    listed = [
+        {"paper": paper.key, "table": one.id, "part": one.part, "caption": one.caption, **_standing(one, setup)}
+        for paper in papers
+        for one in chosen[paper.key]
+    ]
+    if json:
+        output.print_json(listed)
+        return
+    console = output.stdout()
+    shown = output.table("paper", "table", "what it is", "measured", "can be run, a seed", "cannot", grow="what it is")
+    lacks: dict[str, list[str]] = {}
+    for one in listed:
+        title = one["table"] + (f", {one['part']}" if one["part"] else "")
+        can = f"{one['can_be_run']}, {_about(one['hours'])}" if one["can_be_run"] else _NONE
+        cells = [one["paper"], title, one["caption"], str(one["measured"]), can, str(one["missing"])]
+        shown.add_row(*map(output.shown, cells))
+        for what in one["lacks"]:
+            lacks.setdefault(what, []).append(f"{one['paper']} {title}")
+    console.print(shown)
+    for what, where in lacks.items():
+        console.print(output.shown(f"missing: {what} ({'; '.join(where)})"), soft_wrap=True)
+
+
+def _standing(table: Table, setup: Setup) -> dict[str, Any]:
+    """Return how many of a table's numbers are measured, can be run, or lack something, and what they lack."""
+    from toolscout.papers import reproduction
+
+    found = [(getattr(line, form), one) for line in table.lines for form, one in _states(table, line, setup).items()]
+    states = [state for _, state in found]
+    return {
+        "measured": sum(one.kind == "measured" for one in states),
+        "can_be_run": sum(one.kind == "can be run" for one in states),
+        "hours": reproduction.hours(ours for ours, state in found if state.kind == "can be run"),
+        "missing": sum(one.kind == "missing" for one in states),
+        "lacks": list(dict.fromkeys(one.missing for one in states if one.kind == "missing")),
+    }
+
+
+def _states(table: Table, line: Line, setup: Setup) -> dict[str, State]:
+    from toolscout.papers import reproduction
+
+    found = {form: reproduction.summary(getattr(line, form), table.splits(), setup) for form in _FORMS}
+    return {form: state for form, state in found.items() if state is not None}
+
+
+def _show(paper: Paper, tables: Sequence[Table], setup: Setup, json: bool) -> None:
+    """Print tables, each with how our form differs from the paper's under it."""
+    found: dict[str, Any] = {
+        "paper": paper.key,
+        "title": paper.title,
+        "venue": paper.venue,
+        "link": paper.link,
+        "published_form": paper.published,
+        "settings": dict(paper.settings),
+        "tables": [_record(paper, one, setup) for one in tables],
+    }
+    if json:
+        output.print_json(found)
+        return
+    console = output.stdout()
+    console.print(output.shown(f"{paper.title}, {paper.venue}, {paper.link}", "bold"), soft_wrap=True)
+    console.print(output.shown(f"as published here: {paper.published}"), soft_wrap=True)
+    for name, value in paper.settings:
+        console.print(output.shown(f"  {name}: {value}"), soft_wrap=True)
+    for record in found["tables"]:
+        _print_table(record)
+
+
+def _record(paper: Paper, table: Table, setup: Setup) -> dict[str, Any]:
+    """Return a table as JSON values: numbers of the paper as it prints them, ours as fractions."""
+    return {
+        "id": table.id,
+        "part": table.part,
+        "caption": table.caption,
+        "lines": [_line_record(table, line, setup) for line in table.lines],
+        "sources": table.sources(),
+        "caveats": list(table.caveats()),
+        "differences": [*table.differences, *paper.differences],
+    }
+
+
+def _line_record(table: Table, line: Line, setup: Setup) -> dict[str, Any]:
+    from toolscout.papers import reproduction
+
+    cells = [
+        {"measure": column.head, "theirs": table.theirs(line, column)}
+        | {form: list(reproduction.cell(getattr(line, form), column, setup).values) for form in _FORMS}
+        for column in table.columns
+    ]
+    states = {
+        form: {"state": state.kind, "seeds": list(state.seeds), "missing": state.missing}
+        for form, state in _states(table, line, setup).items()
+    }
+    return {"name": line.name, "cells": cells, "states": states}
+
+
+def _print_table(record: dict[str, Any]) -> None:
+    from toolscout.evaluation.report.rows import percent
+
+    console = output.stdout()
+    title = f"Table {record['id']}" + (f", {record['part']}" if record["part"] else "")
+    console.print()
+    console.print(output.shown(f"{title}: {record['caption']}", "bold"), soft_wrap=True)
+    made = output.table("method", "measure", "theirs", *_FORMS.values(), grow="method")
+    for line in record["lines"]:
+        for number, one in enumerate(line["cells"]):
+            theirs = _NONE if one["theirs"] is None else f"{one['theirs']:.2f}"
+            ours = [percent(one[form]) or _empty(line["states"].get(form)) for form in _FORMS]
+            made.add_row(output.shown("" if number else line["name"]), one["measure"], theirs, *ours)
+    console.print(made)
+    for source in record["sources"]:
+        console.print(output.shown(f"theirs: {source}"), soft_wrap=True)
+    for text in _lacking(record):
+        console.print(output.shown(f"missing: {text}"), soft_wrap=True)
+    for caveat in record["caveats"]:
+        console.print(output.shown(f"of theirs: {caveat}"), soft_wrap=True)
+    for difference in record["differences"]:
+        console.print(output.shown(f"different: {difference}"), soft_wrap=True)
+
+
+def _empty(state: dict[str, Any] | None) -> str:
+    """Return what a cell without a number says."""
+    if state is None or state["state"] == "measured":
+        return _NONE
+    return "not run" if state["state"] == "can be run" else "missing"
+
+
+def _lacking(record: dict[str, Any]) -> list[str]:
+    """Return what lines lack, each with the lines that lack it."""
+    found: dict[str, list[str]] = {}
+    for line in record["lines"]:
+        for state in line["states"].values():
+            if state["state"] == "missing":
+                found.setdefault(state["missing"], []).append(line["name"])
+    return [f"{what} ({', '.join(dict.fromkeys(names))})" for what, names in found.items()]

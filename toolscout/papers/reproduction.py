@@ -1,0 +1,359 @@
+"""Runs the experiments of papers and finds their rows: what was measured, what can be run here, and what is missing.
+
+Rows that are there are not made again: those of a reproduction, and those of other files that are named as the same
+experiment. An experiment is trained and measured with one seed at a time, so that an interrupted reproduction goes on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from toolscout.core.option_values import Presets
+from toolscout.data import metrics
+from toolscout.data.dataset import Dataset
+from toolscout.data.locate import DATA_FOLDER
+from toolscout.errors import BadDataset, ToolscoutError
+from toolscout.evaluation import evaluate as evaluation
+from toolscout.evaluation import row as rows
+from toolscout.evaluation.fit_record import read_fit_record
+from toolscout.evaluation.report.rows import ResultLine, group_by, read_folder
+from toolscout.evaluation.request_result import RequestResult
+from toolscout.evaluation.row import RowDict
+from toolscout.models.encoders.export import default_source
+from toolscout.models.language.base import open_base
+from toolscout.papers.paper import Column, Experiment, Ours, Table, Unavailable
+from toolscout.retrievers import opening, training_setup
+from toolscout.retrievers.base import FitProgress, Retriever
+from toolscout.retrievers.document_index import ENCODER_FOLDER
+from toolscout.retrievers.model_folder import MODEL_FILE
+from toolscout.retrievers.registry import load_model
+
+FILE = "reproduce.jsonl"
+_PROMPTS = "no_tool"
+_WRITES = ("toolgen", "toolweaver", "rewrite")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where things lie, and what was passed.
+
+    data: the folder of datasets; None where none was named.
+    rows: the folder of rows, which new ones go to as well.
+    models: where models are trained.
+    weights: folders or addresses of weights, by the names that papers have for them.
+    """
+
+    data: Path | None
+    rows: Path
+    models: Path
+    weights: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def by_split(self) -> dict[tuple[str, str], list[ResultLine]]:
+        """Return, by dataset and split, the rows of the folder as they were when first asked for.
+
+        Those that differ in the seed alone are joined.
+        """
+        written = any(path.stat().st_size for path in self.rows.glob("*.jsonl"))  # it may have been made and not filled
+        lines = read_folder(self.rows)[0] if written else []
+        return group_by(lines, lambda line: (line.newest["dataset"], line.newest["split"]))
+
+    def reread(self) -> Setup:
+        """Return the setup with the rows as they are now."""
+        return replace(self)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where an experiment stands: its seeds that have rows of all splits, and what keeps it from being run ("")."""
+
+    seeds: tuple[int | None, ...]
+    missing: str
+
+    @property
+    def kind(self) -> str:
+        """Return "measured", "can be run" or "missing"."""
+        return "measured" if self.seeds else "missing" if self.missing else "can be run"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A number of ours: the mean over seeds, of fractions, with the value of each seed; none where it has no rows."""
+
+    values: tuple[float, ...] = ()
+
+    @property
+    def mean(self) -> float | None:
+        """Return the mean over the seeds."""
+        return fmean(self.values) if self.values else None
+
+
+def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequence[str]) -> Setup:
+    """Return the setup of a command; `weights` are NAME=FOLDER. Raises BadDataset for folders that are not there."""
+    if data is not None and not data.is_dir():
+        raise BadDataset(f"there is no folder {data}; pass --data the folder that has the datasets in it")
+    home = os.environ.get(DATA_FOLDER, "")
+    found: dict[str, str] = {}
+    for one in weights:
+        name, equals, place = one.partition("=")
+        if not equals or not name or not place:
+            raise BadDataset(
+                f"{one!r:.80} does not name weights; pass --model NAME=FOLDER, with a name that --list shows"
+            )
+        if "://" not in place and not Path(place).exists():
+            raise BadDataset(f"there is nothing at {place}; pass --model {name}=FOLDER with the folder of the weights")
+        found[name] = place
+    return Setup(data or (Path(home) if home else None), rows_folder, models, found)
+
+
+def weights_names(tables: Sequence[Table]) -> dict[str, str]:
+    """Return the names of the weights that the experiments of tables can be passed, and what they are."""
+    experiments = [link for table in tables for one in table.experiments() for link in one.chain()]
+    return {one.weights.name: one.weights.about for one in experiments if one.weights}
+
+
+def state(experiment: Experiment, splits: Sequence[str], setup: Setup) -> State:
+    """Return where an experiment stands."""
+    seeds = measured_seeds(experiment, splits, setup)
+    return State(tuple(seeds), missing(experiment, splits, setup))
+
+
+def hours(experiments: Iterable[Experiment]) -> float:
+    """Return about how long these take with one seed on two cores; an encoder that several use is trained once."""
+    return sum(one.hours for one in {link.name: link for one in experiments for link in one.chain()}.values())
+
+
+def measured_seeds(experiment: Experiment, splits: Sequence[str], setup: Setup) -> list[int | None]:
+    """Return the seeds that have rows of all these splits; None is the seed of a method that is not trained."""
+    found = [set(_by_seed(line)) if (line := _line(experiment, split, setup)) else set() for split in splits]
+    both = set.intersection(*found) if found else set()
+    return sorted(both, key=lambda seed: -1 if seed is None else seed)
+
+
+def cell(ours: Ours, column: Column, setup: Setup) -> Cell:
+    """Return a number of a table: for each seed the mean over all requests of the column's splits."""
+    if not isinstance(ours, Experiment) or not column.metric:
+        return Cell()
+    lines = [_line(ours, split, setup) for split in column.splits]
+    seeds = [_by_seed(line) for line in lines if line is not None]
+    if len(seeds) < len(lines):
+        return Cell()
+    values = []
+    for seed in sorted(set.intersection(*map(set, seeds)), key=str):
+        found = [(by_seed[seed]["metrics"].get(column.metric), by_seed[seed]["requests"]) for by_seed in seeds]
+        if all(value is not None for value, _ in found):
+            values.append(float(np.average([v for v, _ in found], weights=[count for _, count in found])))
+    return Cell(tuple(values))
+
+
+def _by_seed(line: ResultLine) -> dict[int | None, RowDict]:
+    return {row.get("seed"): row for row in line.rows}
+
+
+def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None:
+    """Return the rows of an experiment on a split: those of its own name first, then those of the same experiment."""
+    own = setup.by_split.get((experiment.dataset, split), [])
+    for pattern in (experiment.name, *experiment.also):
+        named = experiment.retriever if pattern == "default" else f"{experiment.retriever} ({pattern})"
+        for line in (one for one in own if fnmatchcase(one.method, named)):
+            if pattern in experiment.also or _same_options(experiment, line.newest):
+                return line
+    return None
+
+
+def _same_options(experiment: Experiment, row: RowDict) -> bool:
+    """Return whether a row of this name was made with the experiment's settings; they may have changed since."""
+    wanted, options = _wanted_options(experiment), row.get("options") or {}
+    return wanted is not None and all(options.get(name, old) == value for name, (value, old) in wanted.items())
+
+
+@cache
+def _wanted_options(experiment: Experiment) -> dict[str, tuple[Any, Any]] | None:
+    """Return the value and the default of each option that an experiment sets; None where the method refuses one."""
+    try:
+        made = opening.made(experiment.retriever, experiment.parts, experiment.settings).options
+    except ToolscoutError:
+        return None
+    names = {one.partition("=")[0] for one in experiment.settings}
+    presets = made.presets if isinstance(made, Presets) else {}
+    names |= {name for one in experiment.settings for name in presets.get(one.removeprefix("preset="), ())}
+    default = type(made)()
+    return {
+        one.name: (getattr(made, one.name), getattr(default, one.name)) for one in fields(made) if one.name in names
+    }
+
+
+def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
+    """Return what keeps an experiment from being run here, and what to pass; "" where nothing does."""
+    return next(filter(None, (_missing(one, splits, setup) for one in experiment.chain())), "")
+
+
+def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
+    found = _missing_data(experiment, splits, setup)
+    if found:
+        return found
+    weights = experiment.weights
+    if weights and weights.name not in setup.weights:
+        return f"the weights of {weights.about}: pass --model {weights.name}={weights.place}"
+    if experiment.train and importlib.util.find_spec("torch") is None:
+        return "torch: run pip install 'toolscout[train]'"
+    try:
+        _check_models(experiment)
+    except ToolscoutError as error:
+        return str(error)
+    refused = [one for one in experiment.settings if not _accepted(experiment.retriever, experiment.parts, one)]
+    return (
+        f"an option that this version's {experiment.retriever} does not take: {', '.join(refused)}" if refused else ""
+    )
+
+
+@cache
+def _accepted(retriever: str, parts: tuple[str, ...], setting: str) -> bool:
+    try:
+        opening.made(retriever, parts, [setting])
+    except ToolscoutError:
+        return False
+    return True
+
+
+def _missing_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
+    name = experiment.dataset
+    what = f"the dataset {name}" + (f" ({experiment.about_data})" if experiment.about_data else "")
+    if setup.data is None:
+        return f"{what}: pass --data FOLDER, the folder that has {name}/ in it, or set {DATA_FOLDER}"
+    folder = setup.data / name
+    if not folder.is_dir():
+        return f"{what}, which {setup.data} does not have: pass --data FOLDER, the folder that has {name}/ in it"
+    family = "" if experiment.train in ("", "train") else f"{experiment.train}."
+    wanted = [*splits, *([f"{family}train"] if experiment.train else [])]
+    lacking = [split for split in wanted if split not in Dataset.split_names(folder)]
+    if lacking:
+        return f"qrels/{lacking[0]}.tsv in {folder}: add it, or pass --data another folder"
+    if experiment.prompts and not (setup.data / _PROMPTS).is_dir():
+        return f"prompts that need no tool, in {setup.data / _PROMPTS}: pass --data a folder that has {_PROMPTS}/ in it"
+    return ""
+
+
+def _check_models(experiment: Experiment) -> None:
+    """Raise MissingEncoder or BadModel where weights that the package can have are not installed."""
+    trains_encoder = experiment.retriever == "dense" and experiment.train
+    if not experiment.weights and (trains_encoder or any("encoder=raw" in one for one in experiment.settings)):
+        default_source()
+    writes = experiment.retriever in _WRITES and "share=0" not in experiment.settings
+    if writes and not experiment.weights:
+        _check_language_model()
+
+
+@cache
+def _check_language_model() -> None:
+    open_base()
+
+
+def seeds_to_run(experiment: Experiment, seeds: int, splits: Sequence[str], setup: Setup) -> list[int | None]:
+    """Return the seeds whose rows are missing; a method that is not trained is run once, without a seed."""
+    done = measured_seeds(experiment, splits, setup)
+    if not experiment.train:
+        return [] if done else [None]
+    return [seed for seed in range(seeds) if seed not in done]
+
+
+def run(
+    experiment: Experiment,
+    seed: int | None,
+    splits: Sequence[str],
+    setup: Setup,
+    command: str,
+    progress: FitProgress | None = None,
+) -> list[RowDict]:
+    """Train an experiment, unless its model is there, measure it, and write a row for each split; return the rows."""
+    assert setup.data is not None
+    if experiment.train:
+        assert seed is not None
+        place = str(_trained(experiment, seed, setup, progress))
+        opened: Retriever = load_model(Path(place))
+        variant = Path(place).name
+    else:
+        place, variant = experiment.retriever, experiment.name
+        opened = opening.made(experiment.retriever, experiment.parts, _settings(experiment, None, setup))
+    data = evaluation.load_splits(setup.data / experiment.dataset, list(splits))
+    found = []
+    for split in splits:
+        done = evaluation.evaluate(
+            data,
+            split,
+            opened,
+            variant=variant,
+            command=command,
+            seen=evaluation.seen_by(place, opened),
+            fitted=read_fit_record(place),
+            progress=progress,
+        )
+        row = done.row.to_dict()
+        row["metrics"] = {**row["metrics"], **at_gold(done.asked)}
+        row["options"] = {name: _without_path(value) for name, value in row["options"].items()}
+        rows.append_with_scores(setup.rows / FILE, row, done.lines())
+        found.append(row)
+    return found
+
+
+def at_gold(asked: Sequence[RequestResult]) -> dict[str, float]:
+    """Return recall and COMP among as many tools as a request has gold ones, as COLT's ablations measure them."""
+    golds = [one for one in asked if one.gold]
+    return {
+        f"{name}@gold": round(fmean(measure(one.ranking, one.gold, len(one.gold)) for one in golds), 6)
+        for name, measure in (("recall", metrics.recall), ("comp", metrics.comp))
+        if golds
+    }
+
+
+def _without_path(value: Any) -> Any:
+    """Return an option without the path that it has on this machine."""
+    is_path = isinstance(value, str) and "/" in value and "://" not in value
+    return value.rstrip("/").rpartition("/")[2] if is_path else value
+
+
+def _folder(experiment: Experiment, seed: int, setup: Setup) -> Path:
+    return setup.models / f"{experiment.name}-s{seed}"
+
+
+def _trained(experiment: Experiment, seed: int, setup: Setup, progress: FitProgress | None) -> Path:
+    """Return the folder of the trained model; it is trained, or its interrupted training goes on, if need be."""
+    folder = _folder(experiment, seed, setup)
+    if (folder / MODEL_FILE).is_file():
+        return folder
+    settings = _settings(experiment, seed, setup)
+    if experiment.encoder is not None:
+        settings.append(f"encoder={_trained(experiment.encoder, seed, setup, progress) / ENCODER_FOLDER}")
+    training_setup.check_out(folder)
+    assert setup.data is not None
+    family = "" if experiment.train == "train" else f":{experiment.train}"
+    sets = training_setup.training_sets([f"{setup.data / experiment.dataset}{family}"])
+    prompts = str(setup.data / _PROMPTS) if experiment.prompts else "none"
+    takes = [*settings, f"no_tool={prompts}"] if experiment.prompts else settings
+    training_setup.made(experiment.retriever, experiment.parts, takes).fit(sets, folder, progress)
+    return folder
+
+
+def _settings(experiment: Experiment, seed: int | None, setup: Setup) -> list[str]:
+    """Return the settings with the seed and with the places of weights."""
+    found = [*experiment.settings, *([] if seed is None else [f"seed={seed}"])]
+    if experiment.weights:
+        found.append(f"{experiment.weights.option}={setup.weights[experiment.weights.name]}")
+    return found
+
+
+def summary(ours: Ours, splits: Sequence[str], setup: Setup) -> State | None:
+    """Return where one of our numbers stands; None where the line has no such form."""
+    if ours is None:
+        return None
+    return State((), ours.why) if isinstance(ours, Unavailable) else state(ours, splits, setup)

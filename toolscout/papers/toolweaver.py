@@ -1,0 +1,177 @@
+"""ToolWeaver: each tool is a short code, learned from documents and co-use. Its stages, tables and ablations.
+
+Codes come from a residual quantiser; a language model then learns to write them, in two stages: retrieval and
+trajectories. There is no memorisation.
+"""
+
+from __future__ import annotations
+
+from toolscout.papers.paper import Column, Experiment, Line, Ours, Paper, Table, Weights, published_lines
+from toolscout.papers.toolgen import (
+    ABILITY,
+    ABOUT_ALL,
+    BY_PART,
+    IN_DOMAIN,
+    JUDGED,
+    LLAMA,
+    ON_TOOLLENS,
+    TOOLBENCH_ALL,
+    retrieval_lines,
+    served,
+    small,
+    with_bm25,
+)
+
+_QWEN = {size: Weights(f"qwen-2.5-{size.lower()}", f"Qwen-2.5 {size}", "base") for size in ("1.5B", "3B", "7B", "14B")}
+_PARTS = ("I1", "I2", "I3", "I1-Tool", "I1-Cat", "I2-Cat")
+
+
+def _published(name: str, weights: Weights, method: str = "toolweaver", changes: tuple[str, ...] = ()) -> Experiment:
+    """Return a published form on ToolBench, trained on the requests of all parts."""
+    settings = ("preset=published", *changes)
+    name = f"{method}-published-{name}"
+    return Experiment(name, method, TOOLBENCH_ALL, settings, weights=weights, hours=1e4, about_data=ABOUT_ALL)
+
+
+def _multi_domain() -> Table:
+    ids = {
+        f"{kind} ids": _published(f"toolbench-{option}-5-epochs", LLAMA, "toolgen", (f"ids={option}", "epochs=5"))
+        for kind, option in (("Numerical", "numeric"), ("Hierarchical", "hierarchical"), ("Semantic", "semantic"))
+    }
+    ours: dict[str, Ours] = {
+        **retrieval_lines("ToolWeaver"),
+        **ids,
+        "ToolGen (public checkpoint)": _published("toolbench-atomic", LLAMA, "toolgen"),
+        "ToolWeaver": _published("toolbench", LLAMA),
+    }
+    own = Line(
+        "ToolWeaver (SmolLM2, trained on G3 alone)",
+        small("toolweaver", "toolbench", "toolbench-g3-requests", hours=100.0),
+        Experiment("toolweaver-toolbench", "toolweaver", "toolbench", ("epochs=3",), hours=20.0),
+    )
+    lines = (*with_bm25(published_lines("toolbench", "ToolWeaver", ours)), own)
+    caption = "Retrieval among all tools of ToolBench (Tables 1 and 4)"
+    return Table("1", "multi-domain", caption, BY_PART, lines, "toolbench")
+
+
+def _qwen() -> Table:
+    ours: dict[str, Ours] = {}
+    for size, weights in _QWEN.items():
+        ours[f"ToolGen (Qwen-2.5 {size})"] = _published(f"toolbench-{weights.name}", weights, "toolgen")
+        ours[f"ToolWeaver (Qwen-2.5 {size})"] = _published(f"toolbench-{weights.name}", weights)
+    lines = published_lines("toolbench", "ToolWeaver, Qwen", ours)
+    columns = tuple(column for column in BY_PART if not column.head.endswith("@3"))
+    return Table("qwen", "", "Qwen-2.5 of four sizes", columns, lines, "toolbench")
+
+
+def _on_toollens() -> Table:
+    """Return the paper's comparisons on data that is here: with and without co-use, and other starts."""
+    lines = (
+        Line("ToolWeaver", small("toolweaver", "toollens", "toollens"), served("toolweaver", "toolweaver")),
+        Line(
+            "without co-use",
+            small("toolweaver", "toollens", "toollens-without-co-use", ("collaborative=0",)),
+            served("toolweaver", "meaning", ("collaborative=0",)),
+        ),
+        Line(
+            "token rows that start at random",
+            small("toolweaver", "toollens", "toollens"),
+            served("toolweaver", "random", ("start=random",)),
+        ),
+        Line(
+            "token rows that start from codebooks",
+            small("toolweaver", "toollens", "toollens-codebooks", ("start=codebooks",)),
+            served("toolweaver", "toolweaver"),
+        ),
+        *(
+            Line(f"{codes} codes a level", small("toolweaver", "toollens", f"toollens-{codes}", (f"codes={codes}",)))
+            for codes in (512, 2048)
+        ),
+        *(
+            Line(f"{levels} levels", small("toolweaver", "toollens", f"toollens-l{levels}", (f"levels={levels}",)))
+            for levels in (3, 4)
+        ),
+    )
+    return Table(
+        "toollens",
+        "",
+        "Co-use, starts, and sizes of codes, on ToolLens",
+        ON_TOOLLENS,
+        lines,
+        differences=(
+            "The paper has no such table: it repeats the paper's ablations on data that is here.",
+            "The paper's ablation without semantic codes has no option here: codes are always learned from documents.",
+        ),
+    )
+
+
+PAPER = Paper(
+    key="toolweaver",
+    title="ToolWeaver",
+    venue="arXiv 2601.21947",
+    link="https://arxiv.org/abs/2601.21947",
+    published="--retriever toolweaver --option preset=published",
+    settings=(
+        ("codes", "2 levels of 1,024 codes with 64 numbers each, beta 0.25, co-use 1.0, Sinkhorn-Knopp 0.01"),
+        ("learning codes", "AdamW, rate 1e-5, batch 5,096, up to 5,000 epochs, over all-mpnet-base-v2's vectors"),
+        ("base", "Llama-3-8B, all parameters; token rows start at random"),
+        ("retrieval", "489,702 pairs of request and tool, 5 epochs"),
+        ("trajectories", "183,336, 2 epochs"),
+        ("optimiser", "rate 4e-5, cosine, 3 % warm-up, 6,144 tokens"),
+    ),
+    differences=(
+        "SmolLM2 with 135 million weights stands in for Llama-3-8B unless its weights are passed.",
+        "Documents are encoded by this package's encoder, not by all-mpnet-base-v2.",
+        "Co-use acts on the chance that two tools share their first codes, so that it moves assignments; the "
+        "paper draws "
+        "code vectors together, which changes none. There is no option for the paper's form.",
+        "Codes are unique for certain; the released code leaves collisions, a bug that is not copied.",
+        "Codes are learned in 50,000 steps of up to 4,096 tools; the paper has up to 5,000 epochs of 10 "
+        "steps of 5,096.",
+        "The epoch is selected on dev; the paper trains to the end.",
+        "The batch of the language model is this package's, 64: the paper names none.",
+        "All gold tools of a request are right answers at once; the paper has a record for each pair.",
+        "Token rows get a learned map of their codebook vectors besides; the paper's have none.",
+        "As served: the encoder's cosine is added to the language model's score with a weight chosen on dev; as "
+        "published, it is not (similarity=0).",
+        "The paper trains ToolWeaver on retrieval for five epochs and compares with a ToolGen trained for one; each "
+        "published form here has the epochs of its own paper.",
+    ),
+    tables=(
+        _multi_domain(),
+        Table(
+            "1",
+            "in-domain",
+            "Retrieval among the tools of one part (Tables 1 and 4)",
+            BY_PART,
+            tuple(
+                Line(one.name, IN_DOMAIN, None, one.source)
+                for one in published_lines("toolweaver-in-domain", "ToolWeaver")
+            ),
+            "toolweaver-in-domain",
+        ),
+        _qwen(),
+        _on_toollens(),
+        Table(
+            "2",
+            "",
+            "Solved requests of StableToolBench (Tables 2 and 5)",
+            tuple(Column(f"{measure} {part}") for measure in ("SoPR", "SoWR") for part in _PARTS),
+            tuple(
+                Line(one.name, JUDGED, None, one.source)
+                for one in published_lines("toolweaver-end-to-end", "ToolWeaver")
+            ),
+            "toolweaver-end-to-end",
+        ),
+        Table(
+            "ability",
+            "",
+            "General ability after training",
+            tuple(Column(head) for head in ("base", "ToolWeaver", "ToolGen")),
+            tuple(
+                Line(one.name, ABILITY, None, one.source) for one in published_lines("toolweaver-ability", "ToolWeaver")
+            ),
+            "toolweaver-ability",
+        ),
+    ),
+)
