@@ -162,10 +162,10 @@ def _by_seed(line: ResultLine) -> dict[int | None, RowDict]:
 
 def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None:
     """Return the rows of an experiment on a split: those of its own name first, then those of the same experiment."""
-    own = setup.by_split.get((experiment.dataset, split), [])
+    all_lines = setup.by_split.get((experiment.dataset, split), [])
+    own = [line for line in all_lines if line.newest["retriever"] == experiment.retriever]
     for pattern in (experiment.name, *experiment.also):
-        named = experiment.retriever if pattern == "default" else f"{experiment.retriever} ({pattern})"
-        for line in (one for one in own if fnmatchcase(one.method, named)):
+        for line in (one for one in own if fnmatchcase(one.variant, pattern)):
             if pattern in experiment.also or _same_options(experiment, line.newest):
                 return line
     return None

@@ -49,9 +49,13 @@ class ResultLine:
     @property
     def method(self) -> str:
         """Return the retriever and its variant, without the seed."""
-        variant = _without_seed(self.newest["variant"], _seed(self.newest)) or "default"
-        name = self.retriever + ("" if variant == "default" else f" ({variant})")
+        name = self.retriever + ("" if self.variant == "default" else f" ({self.variant})")
         return clean_text(name)
+
+    @property
+    def variant(self) -> str:
+        """Return the variant without the seed."""
+        return _without_seed(self.newest["variant"], _seed(self.newest)) or "default"
 
     @property
     def retriever(self) -> str:
