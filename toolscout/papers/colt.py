@@ -39,9 +39,9 @@ STAGE_2: dict[str, tuple[str, ...]] = {
 }
 # How this package trains and serves the same two stages.
 SERVED_ENCODER = {
-    "toollens": Experiment("toollens", "dense", "toollens", ("epochs=6", "rate=0.0002", "patience=0"), hours=3.0),
+    "toollens": Experiment("toollens", "dense", "toollens", ("epochs=6", "rate=0.0002", "patience=0"), hours=12.0),
     "toolbench-g3": Experiment(
-        "g3", "dense", "toolbench-g3", ("epochs=6", "rate=0.0002", "candidates=512", "patience=2"), hours=2.0
+        "g3", "dense", "toolbench-g3", ("epochs=6", "rate=0.0002", "candidates=512", "patience=2"), hours=3.0
     ),
 }
 MEASURES = {
@@ -56,7 +56,7 @@ _PAIRWISE = Unavailable("there is no option for the pairwise loss; stage 2 is tr
 
 def stage_1(dataset: str, encoder: str) -> Experiment:
     """Return the fine-tuning of an encoder as published."""
-    hours = {"toollens": 12.0, "toolbench-g3": 4.0}[dataset]
+    hours = {"toollens": 8.0, "toolbench-g3": 2.0}[dataset]
     name = f"stage1-published-{dataset}-{_slug(encoder)}"
     return Experiment(name, "dense", dataset, STAGE_1, weights=ENCODERS[encoder], hours=hours)
 

@@ -33,6 +33,11 @@ def _published(name: str, weights: Weights, method: str = "toolweaver", changes:
     return Experiment(name, method, TOOLBENCH_ALL, settings, weights=weights, hours=1e4, about_data=ABOUT_ALL)
 
 
+def _small(name: str, changes: tuple[str, ...] = ()) -> Experiment:
+    """Return the published form on ToolLens, with the language model that this package has."""
+    return small("toolweaver", "toollens", name, changes, hours=20.0)
+
+
 def _multi_domain() -> Table:
     ids = {
         f"{kind} ids": _published(f"toolbench-{option}-5-epochs", LLAMA, "toolgen", (f"ids={option}", "epochs=5"))
@@ -67,30 +72,24 @@ def _qwen() -> Table:
 def _on_toollens() -> Table:
     """Return the paper's comparisons on data that is here: with and without co-use, and other starts."""
     lines = (
-        Line("ToolWeaver", small("toolweaver", "toollens", "toollens"), served("toolweaver", "toolweaver")),
+        Line("ToolWeaver", _small("toollens"), served("toolweaver", "toolweaver")),
         Line(
             "without co-use",
-            small("toolweaver", "toollens", "toollens-without-co-use", ("collaborative=0",)),
+            _small("toollens-without-co-use", ("collaborative=0",)),
             served("toolweaver", "meaning", ("collaborative=0",)),
         ),
         Line(
             "token rows that start at random",
-            small("toolweaver", "toollens", "toollens"),
+            _small("toollens"),
             served("toolweaver", "random", ("start=random",)),
         ),
         Line(
             "token rows that start from codebooks",
-            small("toolweaver", "toollens", "toollens-codebooks", ("start=codebooks",)),
+            _small("toollens-codebooks", ("start=codebooks",)),
             served("toolweaver", "toolweaver"),
         ),
-        *(
-            Line(f"{codes} codes a level", small("toolweaver", "toollens", f"toollens-{codes}", (f"codes={codes}",)))
-            for codes in (512, 2048)
-        ),
-        *(
-            Line(f"{levels} levels", small("toolweaver", "toollens", f"toollens-l{levels}", (f"levels={levels}",)))
-            for levels in (3, 4)
-        ),
+        *(Line(f"{codes} codes a level", _small(f"toollens-{codes}", (f"codes={codes}",))) for codes in (512, 2048)),
+        *(Line(f"{levels} levels", _small(f"toollens-l{levels}", (f"levels={levels}",))) for levels in (3, 4)),
     )
     return Table(
         "toollens",
