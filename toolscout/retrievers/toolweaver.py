@@ -44,6 +44,7 @@ _PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "codes": 1024,
         "latent": 64,
         "collaborative": 1.0,
+        "collaborative_on": "vectors",
         "beta": 0.25,
         "sinkhorn": 0.01,
         "code_steps": 50_000,
