@@ -127,10 +127,11 @@ PAPER = Paper(
     differences=(
         "SmolLM2 with 135 million weights stands in for Llama-3-8B unless its weights are passed.",
         "Documents are encoded by this package's encoder, not by all-mpnet-base-v2.",
-        "The loss of co-use is the paper's, over pairs that are used together, divided by the number of tools; as served "
-        "it acts on the chance that two tools share their first codes, so that it moves assignments.",
+        "The loss of co-use is the paper's, over pairs that are used together, divided by the number of tools; as "
+        "served it acts on the chance that two tools share their first codes, so that it moves assignments.",
         "Codes are unique for certain; the released code leaves collisions, a bug that is not copied.",
-        "Codes are learned in 50,000 steps of up to 4,096 tools; the paper has up to 5,000 epochs of 10 steps of 5,096.",
+        "Codes are learned in 50,000 steps of up to 4,096 tools; the paper has up to 5,000 epochs of 10 "
+        "steps of 5,096.",
         "The epoch is selected on dev; the paper trains to the end.",
         "The batch of the language model is this package's, 64: the paper names none.",
         "All gold tools of a request are right answers at once; the paper has a record for each pair.",
