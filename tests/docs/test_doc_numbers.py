@@ -35,7 +35,7 @@ LINES = {
     },
     "trained with 20 written requests for each new tool (`dense`)": ("synthetic", "dense", r"synthetic-dense-20-s0"),
     "… (`hybrid`)": ("synthetic", "hybrid", r"synthetic-hybrid-20-s0"),
-    **{f"trained (`{name}`)": ("generative", name, f"{name}-{_TRAINED}") for name in ("toolgen", "toolweaver")},
+    **{f"trained (`{name}+dense`)": ("generative", name, f"{name}-{_TRAINED}") for name in ("toolgen", "toolweaver")},
 }
 
 

@@ -102,7 +102,7 @@ def test_parts_of_toolbench_are_joined_by_their_requests(tmp_path: Path) -> None
     text = page(tmp_path)
     assert f"| bm25 | {expected:.2f} |" in text
     assert "| *EmbSim (text-embedding-3-large)* | *54.00* |" in text
-    assert "- Only N@1 can be compared with ours" in text
+    assert "- N@1 is the same measure everywhere." in text
 
 
 def test_toolgens_ndcg_is_shown_where_rows_have_it_and_seeds_are_averaged(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from tests.models import tiny_bert
 from toolscout.core.tool import Tool
@@ -15,7 +15,10 @@ from toolscout.data.dataset import Dataset
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.dense import DenseOptions
 
-torch.set_num_threads(1)  # matrices so small are not worth waiting for a second thread
+with suppress(ImportError):  # the data alone needs no torch
+    import torch
+
+    torch.set_num_threads(1)  # matrices so small are not worth waiting for a second thread
 TOOLS = [Tool("n", f"t{number}", f"w{number} " * 4) for number in range(20)]
 
 
