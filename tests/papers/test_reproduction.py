@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -113,8 +114,11 @@ def test_what_is_missing_says_what_to_pass(tmp_path: Path, monkeypatch: pytest.M
     assert found.missing(weighed, ["test"], here) == "the weights of ANCE: pass --model ance=FOLDER"
     assert found.missing(weighed, ["test"], setup(tmp_path, weights={"ance": "x"})) == ""
     assert "prompts that need no tool" in found.missing(replace(NEAR, prompts=True), ["test"], here)
-    refused = replace(NEAR, settings=("speed=9",))
-    assert found.missing(refused, ["test"], here).endswith("memory does not take: speed=9")
+    refused = replace(BM25, settings=("speed=9",))
+    assert found.missing(refused, ["test"], here).endswith("bm25 does not take: speed=9")
+    with monkeypatch.context() as without:
+        without.setattr(importlib.util, "find_spec", lambda name: None)
+        assert found.missing(NEAR, ["test"], here) == "torch: run pip install 'toolscout[train]'"
     over = replace(NEAR, encoder=weighed)
     assert found.missing(over, ["test"], here) == "the weights of ANCE: pass --model ance=FOLDER"
     why = found.summary(Unavailable("nobody has it"), ["test"], here)
