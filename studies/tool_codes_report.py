@@ -38,7 +38,7 @@ def section(rows: StudyRows, _pictures: Mapping[str, str]) -> Iterator[str]:
     for name, own in group_by(found, lambda row: str(row["dataset"])).items():
         yield f"\n**{name}**, {own[0]['tools']:,} tools\n\n"
         variants = group_by(own, lambda row: str(row["variant"]))
-        columns = ("variant", "seeds", "levels × codes", "perplexity %", *_SHARES, *_COUNTS, "s", "commit")
+        columns = ("variant", "seeds", "levels × codes", "perplexity %", *_SHARES, *_COUNTS, "commit")
         yield table(columns, [_cells(variant, few) for variant, few in variants.items()])
 
 
@@ -53,6 +53,5 @@ def _cells(variant: str, few: Sequence[RowDict]) -> dict[str, str]:
         "perplexity %": f"{100 * mean('perplexity') / mean('codes'):.1f}",
         **{head: f"{100 * mean(name):.1f}" for head, name in _SHARES.items()},
         **{head: f"{mean(name):,.0f}" for head, name in _COUNTS.items()},
-        "s": f"{mean('seconds'):.0f}",
         "commit": commits(few),
     }
