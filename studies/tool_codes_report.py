@@ -21,7 +21,7 @@ of the seeds. *Perplexity* of the codes of a level, as a share of their number, 
 *Lost*: the share of the documents' variance that the codes do not hold. Collisions: tools that would share another's
 codes if each had its nearest ones, and after the published pass over those (one of Sinkhorn-Knopp over the last level
 of each group); by the matching that is used here there are none. *Published loss*: the Laplacian over summed code
-vectors.
+vectors. Without Sinkhorn-Knopp there is no published pass.
 """
 _SHARES = MappingProxyType(
     {"co-used %": "together", "by chance %": "by_chance", "lost %": "lost", "codes used %": "used"}
