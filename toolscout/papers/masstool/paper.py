@@ -11,13 +11,12 @@ from toolscout.papers.colt import (
     G3_DIFFERENCES,
     MINILM,
     NETWORK,
-    RELEASED,
-    SELECTION,
     SERVED_ENCODER,
     columns,
     served,
     stage_1,
 )
+from toolscout.papers.masstool.published import DIFFERENCES, KEPT_FAULTS
 from toolscout.papers.masstool.published_ablations import SETTINGS
 from toolscout.papers.paper import Experiment, Line, Paper, Table, Unavailable
 
@@ -135,16 +134,10 @@ PAPER = Paper(
         ("score", "the sum of six cosines of the request's vectors with the tool's"),
     ),
     differences=(
-        SELECTION,
         f"{MINILM} stands in for the paper's encoders unless their weights are passed.",
         CUT,
-        *RELEASED,
-        "Detection is trained through two softmaxes, as in the released code; the paper describes a sigmoid.",
-        "Neighbours are looked up among the training requests alone; whether the authors' pool has test requests too "
-        "cannot be told.",
-        "Prompts that need no tool are others than the paper's ToolDet.",
-        "Transfer by attention attends to the detection tower's vector too; the released code leaves it out "
-        "by mistake.",
+        *DIFFERENCES,
+        *(f"A fault of the released code that is kept: {fault}" for fault in KEPT_FAULTS),
     ),
     tables=(
         _main("toollens", "ToolLens", _ALL),
