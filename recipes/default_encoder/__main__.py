@@ -33,6 +33,7 @@ from recipes.default_encoder.network import (
     bert,
     combined,
     embed_all,
+    mixed,
     near_misses,
     read_weights,
     with_new_tokens,
@@ -44,7 +45,12 @@ _REQUEST_WIDTH, _DEV_REQUEST_WIDTH, _DOCUMENT_WIDTH = 62, 126, 94
 _MISSES, _LISTS, _LIST = 40, 1500, 16
 _WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 _FEW_PAIRS = 100
-_PUBLISHED_SHARES = (0.0, 0.1, 0.2, 0.3)
+_PUBLISHED_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
+_ENGLISH_SHARES = (0.0, 0.2, 0.4, 0.6)
+_ENGLISH_LOSS = 0.005
+# The encoders that are averaged: near the published one, from all sets; and further away, from sets of tools and APIs.
+_RATES = {"all": 4e-5, "tools": 1e-4}
+_NO_TOOLS = ("tldr", "nl2bash", "clinc150", "banking77", "hwu64")
 _COMBINED = 4  # one request of two for so many requests
 _LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
 _STEPS = 1000
@@ -77,7 +83,7 @@ class Work:
         return self.folder / f"{name}.safetensors"
 
     def mean(self, name: str) -> Weights:
-        """The mean of the weights of all seeds."""
+        """The mean of the weights of all seeds; * in the name stands for any text."""
         seeds = [read_weights(path) for path in sorted(self.folder.glob(f"{name}-s*.safetensors"))]
         return {key: torch.stack([one[key] for one in seeds]).mean(0) for key in seeds[0]}
 
@@ -217,39 +223,52 @@ def cross(work: Work) -> None:
 
 
 def distil(work: Work, seed: int) -> None:
-    """The first encoder, trained again beside the cross-encoder."""
-    network = bert(work.mean("encoder"))
-    train_encoder(network, work.train, EncoderTraining(work.steps(900), 2e-5, seed=seed), scored=work.scored)
-    work.tell(f"distilled, seed {seed}", network)
-    write_weights(work.path(f"distilled-s{seed}"), network.state_dict())
+    """The published encoder, trained beside the cross-encoder: on all sets, and on those of tools alone."""
+    for kind, rate in _RATES.items():
+        sets = [one for one in work.train if kind == "all" or one.name.partition(",")[0] not in _NO_TOOLS]
+        network = bert(with_new_tokens(read_weights(work.folder / PUBLISHED)))
+        train_encoder(network, sets, EncoderTraining(work.steps(1600), rate, seed=seed), work.misses, work.scored)
+        work.tell(f"distilled, {kind}, seed {seed}", network)
+        write_weights(work.path(f"distilled-{kind}-s{seed}"), network.state_dict())
 
 
 def average(work: Work) -> None:
-    """The English encoder: the mean of the weights of all seeds, and a share of the published ones.
+    """The English encoder: the mean of the weights of several encoders, and a share of the published ones.
 
-    Together they find more than any seed, above all among tools that none has seen. The dev splits choose the share.
+    Together they find more than any of them, above all among tools that none has seen. The dev splits choose.
     """
-    trained = work.mean("distilled")
     published = with_new_tokens(read_weights(work.folder / PUBLISHED))
-    best, chosen = -1.0, trained
-    for share in _PUBLISHED_SHARES:
-        weights = {name: (1 - share) * trained[name] + share * published[name] for name in trained}
-        found = work.tell(f"mean of seeds, {share:g} published", bert(weights))
-        if found > best:
-            best, chosen = found, weights
+    best, chosen = -1.0, published
+    for kind in (*_RATES, "*"):
+        trained = work.mean(f"distilled-{kind}")
+        for share in _PUBLISHED_SHARES:
+            weights = mixed(trained, published, share)
+            found = work.tell(f"mean of {'both' if kind == '*' else kind}, {share:g} published", bert(weights))
+            if found > best:
+                best, chosen = found, weights
     write_weights(work.path("averaged"), chosen)
 
 
 def languages(work: Work) -> None:
-    """The encoder that ships: translated goals get the vectors of the English ones, and English texts keep theirs."""
+    """The encoder that ships: translated goals get the vectors of the English ones, and English texts keep theirs.
+
+    As much of the English encoder is mixed in again as English requests need.
+    """
     weights = read_weights(work.path("averaged"))
     teacher, network = bert(weights).eval(), bert(weights)
     examples = _english(work, teacher)
     examples += [Wanted(texts, embed_all(teacher, english)) for texts, english in work.translations()]
     imitate(network, examples, ImitationTraining(work.steps(6000)))
-    work.tell("languages", network)
-    work.tell_languages("languages", network)
-    write_weights(work.path("languages"), network.state_dict())
+    needed = work.tell("averaged", teacher) - _ENGLISH_LOSS
+    learned = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    for share in _ENGLISH_SHARES:
+        chosen = mixed(learned, weights, share)
+        network = bert(chosen)
+        title = f"languages, {share:g} English"
+        work.tell_languages(title, network)
+        if work.tell(title, network) >= needed:
+            break
+    write_weights(work.path("languages"), chosen)
 
 
 def fast(work: Work) -> None:
@@ -292,7 +311,7 @@ def _english(work: Work, teacher: object) -> list[Wanted]:
 
 
 # Each stage with the last file that it writes; some are run once for each seed.
-_SEEDED = {"encoder": (encoder, "encoder-s{}"), "distil": (distil, "distilled-s{}")}
+_SEEDED = {"encoder": (encoder, "encoder-s{}"), "distil": (distil, "distilled-tools-s{}")}
 _STAGES = {
     "cross": (cross, "cross3"),
     "average": (average, "averaged"),

@@ -48,6 +48,11 @@ def with_new_tokens(weights: Weights) -> Weights:
     return weights | {name: table}
 
 
+def mixed(weights: Weights, others: Weights, share: float) -> Weights:
+    """Weights with a share of others in them."""
+    return {name: (1 - share) * tensor + share * others[name].to(tensor.device) for name, tensor in weights.items()}
+
+
 def bert(weights: Weights, layers: Sequence[int] | None = None) -> Any:
     """A BERT with these of the layers that `weights` has, in this order; with all of them where none are named."""
     from transformers import BertConfig, BertModel
