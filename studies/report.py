@@ -15,6 +15,7 @@ from pathlib import Path
 from studies import (
     agent_report,
     continual_report,
+    default_encoder_report,
     document_length_report,
     domain_transfer_report,
     expansion_report,
@@ -43,6 +44,7 @@ Made by `{_MAKER}` from the rows beside it: our own investigations, each made by
 _SECTIONS = (
     need_report.section,
     verdict_report.section,
+    default_encoder_report.section,
     languages_report.section,
     document_length_report.section,
     expansion_report.section,

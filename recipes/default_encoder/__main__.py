@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ from recipes.default_encoder.network import (
     with_new_tokens,
     write_weights,
 )
+from recipes.default_encoder.rows import MEASURES, measure_row
 
 PUBLISHED = "minilm.safetensors"
 _REQUEST_WIDTH, _DEV_REQUEST_WIDTH, _DOCUMENT_WIDTH = 62, 126, 94
@@ -129,10 +131,16 @@ class Work:
 
     def _save(self, title: str, found: Found) -> None:
         """Add a row for each set to measures.jsonl."""
-        names = ("recall@1", "recall@5", "comp@5")
-        rows = [{"model": title, "set": name, **dict(zip(names, one, strict=True))} for name, one in found.items()]
-        with (self.folder / "measures.jsonl").open("a", encoding="utf-8") as file:
+        machine = {"machine": platform.machine()}
+        if DEVICE.type == "cuda":
+            machine["gpu"] = torch.cuda.get_device_name()
+        rows = [measure_row(title, name, self._sizes[name], values, machine) for name, values in found.items()]
+        with (self.folder / MEASURES).open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {one.name: len(one.documents) for one in (*self.dev, *self.languages())}
 
     def translations(self) -> list[tuple[Texts, Texts]]:
         """Translated goals of programs that are not held out, and the English ones; languages with a hundred apart."""

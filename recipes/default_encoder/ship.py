@@ -7,10 +7,12 @@ import json
 import shutil
 from pathlib import Path
 
+from recipes.default_encoder.rows import MEASURES
 from recipes.default_encoder.texts import CHOSEN_ON, MADE, TRAINED, WRITTEN, catalogue, translated_goals
 from toolscout.data.dataset import WRITTEN as BY_A_MODEL
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.data.locate import find_dataset
+from toolscout.evaluation.row import commit
 from toolscout.models.encoders.export import default_source, export
 from toolscout.models.encoders.onnx_encoder import (
     CARD_FILE,
@@ -30,6 +32,7 @@ from toolscout.models.safetensors import read_safetensors
 from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
 PACKAGE = Path(__file__).resolve().parents[2] / "toolscout"
+RESULTS = PACKAGE.parent / "results" / "default_encoder.jsonl"
 NAME = "toolscout-minilm-3"
 ENCODER = "languages"
 REQUEST_ENCODER = "fast3"
@@ -45,6 +48,7 @@ def ship(work: Path) -> None:
     ship_encoder(work, model)
     seen(work).save(model)
     ship_reranker(work, reranker)
+    ship_measures(work, RESULTS)
 
 
 def ship_encoder(work: Path, out: Path) -> Encoder:
@@ -73,6 +77,12 @@ def ship_reranker(work: Path, out: Path) -> CrossEncoder:
     config = json.loads((out / CONFIG_FILE).read_text()) | {OPTIONS_KEY: RERANKING, SHORT_KEY: True}
     (out / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
     return CrossEncoder(out)
+
+
+def ship_measures(work: Path, out: Path) -> None:
+    """Write what the models of all stages found of dev splits, which is in the work folder, as rows of results."""
+    rows = [json.loads(line) | {"commit": commit()} for line in (work / MEASURES).read_text().splitlines()]
+    out.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def weights_file(work: Path, stage: str) -> Path:

@@ -61,3 +61,19 @@ def test_encoder_and_reranker_are_shipped(tmp_path: Path, monkeypatch: pytest.Mo
     alone = ship.ship_encoder(tmp_path, out)  # files of the one before do not stay
     assert sorted(path.name for path in out.iterdir()) == ["encoder.json", "model.onnx", "tokenizer.json"]
     assert alone.fingerprint == Encoder.load(out).fingerprint != both.fingerprint
+
+
+def test_what_was_measured_becomes_a_page(tmp_path: Path) -> None:
+    from recipes.default_encoder.rows import measure_row
+    from studies import default_encoder_report
+    from studies.study_rows import StudyRows
+
+    found = {"bundled/dev": (0.25, 0.5, 0.375), "toollens/dev": (0.125, 0.25, 0.25), "es": (0.5, 0.75, 0.75)}
+    rows = [measure_row("averaged", name, 3, values, {"machine": "m"}) for name, values in found.items()]
+    (tmp_path / "measures.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "results").mkdir()
+    ship.ship_measures(tmp_path, tmp_path / "results" / "default_encoder.jsonl")
+    text = "".join(default_encoder_report.section(StudyRows.read(tmp_path / "results"), {}))
+    assert "0.250 / 0.500" in text
+    assert "0.3750" in text  # the mean of recall@5 of the English sets
+    assert "| 0.750 |" in text
