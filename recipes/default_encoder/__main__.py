@@ -9,6 +9,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
@@ -50,8 +51,9 @@ _FEW_PAIRS = 100
 _PUBLISHED_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 _ENGLISH_SHARES = (0.0, 0.2, 0.4, 0.6)
 _ENGLISH_LOSS = 0.005
-# The encoders that are averaged: near the published one, from all sets; and further away, from sets of tools and APIs.
-_RATES = {"all": 4e-5, "tools": 1e-4}
+# The encoders that are averaged: one near the published one, from all sets, small ones often; and one further away, from
+# sets of tools and APIs, each as often as it has requests.
+_KINDS = {"all": EncoderTraining(1600, 4e-5), "tools": EncoderTraining(1600, 1e-4, power=1.0)}
 _NO_TOOLS = ("tldr", "nl2bash", "clinc150", "banking77", "hwu64")
 _COMBINED = 4  # one request of two for so many requests
 _LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
@@ -232,10 +234,11 @@ def cross(work: Work) -> None:
 
 def distil(work: Work, seed: int) -> None:
     """The published encoder, trained beside the cross-encoder: on all sets, and on those of tools alone."""
-    for kind, rate in _RATES.items():
+    for kind, chosen in _KINDS.items():
         sets = [one for one in work.train if kind == "all" or one.name.partition(",")[0] not in _NO_TOOLS]
         network = bert(with_new_tokens(read_weights(work.folder / PUBLISHED)))
-        train_encoder(network, sets, EncoderTraining(work.steps(1600), rate, seed=seed), work.misses, work.scored)
+        settings = replace(chosen, steps=work.steps(chosen.steps), seed=seed)
+        train_encoder(network, sets, settings, work.misses, work.scored)
         work.tell(f"distilled, {kind}, seed {seed}", network)
         write_weights(work.path(f"distilled-{kind}-s{seed}"), network.state_dict())
 
@@ -247,7 +250,7 @@ def average(work: Work) -> None:
     """
     published = with_new_tokens(read_weights(work.folder / PUBLISHED))
     best, chosen = -1.0, published
-    for kind in (*_RATES, "*"):
+    for kind in (*_KINDS, "*"):
         trained = work.mean(f"distilled-{kind}")
         for share in _PUBLISHED_SHARES:
             weights = mixed(trained, published, share)

@@ -28,6 +28,7 @@ class EncoderTraining:
 
     documents: how many documents compete in a step, the gold ones of all its requests among them.
     distilled: the weight of the cross-encoder's opinion.
+    power: a set is drawn as often as this power of its size.
     """
 
     steps: int
@@ -36,6 +37,7 @@ class EncoderTraining:
     documents: int = 512
     distilled: float = 1.0
     lists: int = 32
+    power: float = 0.5
     seed: int = 0
 
 
@@ -67,7 +69,8 @@ def train_encoder(
     learning = optimiser([*network.parameters(), scale, bias], settings.rate)
     network.train()
     loss = torch.zeros((), device=DEVICE)
-    for step, number in enumerate(draw_order([len(one.requests) for one in sets], settings.steps, settings.seed)):
+    sizes = [len(one.requests) for one in sets]
+    for step, number in enumerate(draw_order(sizes, settings.steps, settings.seed, settings.power)):
         set_rate(learning, settings.rate, step, settings.steps)
         data = sets[number]
         rows = torch.randint(len(data.requests), (min(settings.batch, len(data.requests)),), device=DEVICE)
