@@ -51,8 +51,8 @@ _FEW_PAIRS = 100
 _PUBLISHED_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 _ENGLISH_SHARES = (0.0, 0.2, 0.4, 0.6)
 _ENGLISH_LOSS = 0.005
-# The encoders that are averaged: one stays near the published one and reads all sets, small ones often; one goes further
-# and reads sets of tools and APIs, each as often as it has requests.
+# The encoders that are averaged: one stays near the published one and reads all sets, small ones often; one goes
+# further and reads sets of tools and APIs, each as often as it has requests.
 _KINDS = {"all": EncoderTraining(1600, 4e-5), "tools": EncoderTraining(1600, 1e-4, power=1.0)}
 _NO_TOOLS = ("tldr", "nl2bash", "clinc150", "banking77", "hwu64")
 _COMBINED = 4  # one request of two for so many requests
