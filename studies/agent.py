@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from studies import agent_replay as replay
-from studies.agent_checkpoint import ReplayCheckpoint
 from studies.agent_replay import MeteredModel
 from studies.running import RESULTS
 from toolscout.agent import judging
+from toolscout.agent.checkpoint import ReplayCheckpoint
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models, is_own
 from toolscout.agent.recorded_calls import ReplaySet, language_model, read_trial

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.agent_checkpoint import ReplayCheckpoint
+from toolscout.agent.checkpoint import ReplayCheckpoint
 from toolscout.agent.episode import Episode
 from toolscout.agent.loop import Agent, AgentOptions
 from toolscout.agent.model_loading import Models

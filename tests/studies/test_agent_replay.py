@@ -12,10 +12,10 @@ import pytest
 
 from studies import agent as script
 from studies import agent_replay as replay
-from studies.agent_checkpoint import ReplayCheckpoint
 from studies.agent_replay import MeteredModel
 from tests.agent.brains import Brain, called
 from tests.agent.recordings import recorded_folder
+from toolscout.agent.checkpoint import ReplayCheckpoint
 from toolscout.agent.episode import Episode, Step
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models

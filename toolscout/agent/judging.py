@@ -66,10 +66,14 @@ class PassRate:
         """The number of judgements that are missing."""
         return sum(status is None for statuses in self.statuses for status in statuses)
 
+    @property
+    def scores(self) -> list[float]:
+        """The mean of each episode's judgements."""
+        return [fmean(_WORTH[status] for status in statuses) for statuses in self.statuses]
+
     def passed(self) -> list[bool | None]:
-        """Whether each episode passed, by the mean of its judgements; None where that is just a half."""
-        means = [fmean(_WORTH[status] for status in statuses) for statuses in self.statuses]
-        return [None if mean == 0.5 else mean > 0.5 for mean in means]
+        """Whether each episode passed, by its score; None where that is just a half."""
+        return [None if score == 0.5 else score > 0.5 for score in self.scores]
 
 
 @dataclass(frozen=True, slots=True)
