@@ -167,7 +167,7 @@ def _on_toollens() -> Table:
 
 def agent(model: Experiment, *, thoughts: bool = True, judged: str = "") -> AgentExperiment:
     """Return the agent of a trained model, with what a judge measures of it."""
-    name = "-".join(filter(None, [model.name, "" if thoughts else "without-thoughts", judged]))
+    name = "-".join(filter(None, [model.name, "with-thoughts" if thoughts else "without-thoughts", judged]))
     reference = REFERENCE if judged == "sowr" else None
     return AgentExperiment(
         name,
