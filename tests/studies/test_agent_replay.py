@@ -15,15 +15,13 @@ from studies import agent_replay as replay
 from studies.agent_replay import MeteredModel
 from tests.agent.brains import Brain, called
 from tests.agent.recordings import recorded_folder
-from toolscout.agent.checkpoint import ReplayCheckpoint
-from toolscout.agent.episode import Episode, Step
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models
 from toolscout.agent.recorded_calls import read_trial
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation.row import read_rows
-from toolscout.llm.base import Message, Usage
+from toolscout.llm.base import Message
 from toolscout.llm.scripted import Scripted
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
@@ -247,18 +245,6 @@ def test_what_cannot_be_done_ends_with_a_line(
     *_, line = capsys.readouterr().err.splitlines()
     assert (ended.value.code, said in line, "drop-seen" in line) == (2, True, False), line
     assert not (tmp_path / "agent.scores").exists()  # nor was one that could be measured
-
-
-def test_episodes_are_kept_as_they_were(tmp_path: Path) -> None:
-    step = Step("w/rain", "I look", {"city": "Rome"}, True, called=True, ok=True, observation="x")
-    kept, done = (
-        ReplayCheckpoint(tmp_path, {"a": 1}),
-        [Episode("rain?", (step,), "answered", "x"), Episode("y", (), "gave_up", reason="z")],
-    )
-    kept.add(done, 2.0, Usage(conversations=3))
-    again = ReplayCheckpoint(tmp_path, {"a": 1})
-    assert (again.episodes, again.seconds, again.usage.conversations) == (done, 2.0, 3)
-    assert ReplayCheckpoint(tmp_path, {"a": 2}).episodes == []
 
 
 def test_a_judge_puts_its_numbers_into_the_rows(folder: Path) -> None:
