@@ -173,7 +173,7 @@ def agent(model: Experiment, *, thoughts: bool = True, judged: str = "") -> Agen
         name,
         model.retriever,
         STABLE,
-        hours=10.0,
+        hours=40.0,
         model=model,
         thoughts=thoughts,
         judged=judged,
