@@ -33,13 +33,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studies import agent_judge as judge
 from studies import agent_replay as replay
-from studies.agent_checkpoint import ReplayCheckpoint
 from studies.agent_replay import MeteredModel
 from studies.running import RESULTS
+from toolscout.agent import judging
+from toolscout.agent.checkpoint import ReplayCheckpoint
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models, is_own
+from toolscout.agent.recorded_calls import ReplaySet, language_model, read_trial
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadCompletion, Leak, ToolscoutError
 from toolscout.evaluation import row as rows
@@ -59,13 +60,14 @@ SMOLLM2 = "smollm2"
 
 def judged(done: Mapping[str, replay.ReplayResult], against: str, llm: LanguageModel, model: str) -> None:
     """Put pass rate, and win rate against one of the runs, into the rows."""
+    passes = {name: judging.pass_rate(llm, one.episodes) for name, one in done.items()}
     other = done.get(against)
-    for one in done.values():
-        passed = judge.pass_rate(llm, one.episodes)
-        one.row["metrics"]["pass_rate"] = round(passed.rate, 6)
-        one.row["study"] |= {"judge": model or llm.name, "unjudged": passed.unjudged}
+    for name, one in done.items():
+        one.row["metrics"]["pass_rate"] = round(passes[name].rate, 6)
+        one.row["study"] |= {"judge": model or llm.name, "unjudged": passes[name].unjudged}
         if other is not None and other is not one:
-            one.row["metrics"]["win_rate"] = round(judge.win_rate(llm, one.episodes, other.episodes).rate, 6)
+            won = judging.win_rate(llm, one.episodes, other.episodes, passes[name], passes[against])
+            one.row["metrics"]["win_rate"] = round(won.rate, 6)
             one.row["study"]["against"] = other.row["retriever"]
 
 
@@ -117,7 +119,7 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     return found
 
 
-def is_there(out: Path, trial: replay.ReplaySet, told: Mapping[str, Any], encoder: str | None) -> bool:
+def is_there(out: Path, trial: ReplaySet, told: Mapping[str, Any], encoder: str | None) -> bool:
     """Whether a row says the same. One from before fingerprints of models were kept is known by their names alone."""
     digest, unkept = trial.dataset.digest(trial.split), {"models": told["models"]}
     return any(
@@ -145,12 +147,12 @@ def trained(models: Models, front: str, llm: str) -> dict[str, str]:
 
 
 def replayed(
-    asked: argparse.Namespace, trial: replay.ReplaySet, command: str, stop: Callable[[], bool]
+    asked: argparse.Namespace, trial: ReplaySet, command: str, stop: Callable[[], bool]
 ) -> Iterator[tuple[str, replay.ReplayResult, ReplayCheckpoint]]:
     """Each front that is not measured yet, in turn, until it is time to stop."""
     options = AgentOptions(steps=asked.steps, thoughts=not asked.no_thoughts, constrain=asked.constrain)
     models = Models()
-    opened = replay.language_model(trial, asked.llm, asked.model, models)
+    opened = language_model(trial, asked.llm, asked.model, models)
     fronts = [
         (name, replay.about(trial, name, opened, options, asked.k, trained(models, name, asked.llm)))
         for name in asked.retrievers
@@ -197,7 +199,7 @@ def write(asked: argparse.Namespace, one: replay.ReplayResult, kept: ReplayCheck
 def measure(asked: argparse.Namespace, command: str) -> None:
     """Replay every retriever, judge where there is a judge, and write the rows."""
     started = time.monotonic()
-    trial = replay.read_trial(find_dataset(asked.data), asked.split).first(asked.limit)
+    trial = read_trial(find_dataset(asked.data), asked.split).first(asked.limit)
     rows.check_writable(asked.out)
 
     def stop() -> bool:

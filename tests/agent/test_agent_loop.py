@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from studies.agent_judge import trace
 from tests.agent.brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
+from toolscout.agent.judging import trace
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions
 from toolscout.agent.pickers import IdPicker, Picker, ShortlistPicker, picks_itself, request_of
 from toolscout.calling.dispatch import OriginCaller

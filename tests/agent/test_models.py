@@ -15,6 +15,7 @@ from tests.retrievers.scenes import scenes
 from toolscout.agent.llm_batch import ask
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models, is_own
+from toolscout.agent.recorded_calls import language_model, read_trial
 from toolscout.data.conversations import FINISH, Turn
 from toolscout.errors import BadRequest, EndpointError
 from toolscout.llm.base import Completion, Conversation, Message
@@ -103,8 +104,8 @@ def test_it_is_the_front_and_the_language_model(
     corpus_ids = data.corpus_ids()
     rows = [{"tool_id": corpus_ids[tool.id], "arguments": {}, "response": "done"} for tool in data.tools]
     (folder / "cache.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    trial, place = replay.read_trial(folder).first(2), str(generators.fitted(NAME))
-    llm = MeteredModel(replay.language_model(trial, place, "", models))
+    trial, place = read_trial(folder).first(2), str(generators.fitted(NAME))
+    llm = MeteredModel(language_model(trial, place, "", models))
     options = AgentOptions(steps=2, thoughts=False, constrain=False, argument_tokens=8, answer_tokens=8)
     for name, picks, variant in ((place, "itself", NAME), (f"shortlist:{place}", "shortlist", f"shortlist_{NAME}")):
         before = replay.front(trial, name, llm, models=models)

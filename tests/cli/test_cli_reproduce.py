@@ -135,6 +135,16 @@ def test_the_list_without_data_says_what_to_pass(run: Run, monkeypatch: pytest.M
     assert not any(one["measured"] or one["can_be_run"] for one in listed)
 
 
+def test_tables_of_agents_ask_for_a_judge(run: Run, data: Path) -> None:
+    asked = ["reproduce", "toolgen", "--table", "end-to-end", "--data", data, "--no-run"]
+    wanted = "a judge: pass --judge https://HOST/v1?model=NAME"
+    assert wanted in words(run(*asked).stdout)
+    done = run(*asked, "--judge", "https://judge.example/v1?model=m")
+    assert done.exit_code == 0, done.output
+    assert wanted not in words(done.stdout)
+    assert "the dataset stabletoolbench" in words(done.stdout)
+
+
 def test_json_has_the_same_numbers(run: Run, paper: Paper, data: Path) -> None:
     assert run("reproduce", "colt", "--data", data).exit_code == 0
     found = json.loads(run("reproduce", "colt", "--data", data, "--no-run", "--json").stdout)

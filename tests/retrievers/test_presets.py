@@ -16,7 +16,8 @@ from toolscout.retrievers.toolgen import ToolgenOptions
 PAPERS: dict[str, dict[str, Any]] = {
     "masstool": {"epochs": 200, "rate": 1e-3, "batch": 2048, "layers": 1, "neighbours": 10, "epsilon": 0.82},
     "colt": {"epochs": 200, "rate": 1e-3, "batch": 2048, "layers": 1, "edge_dropout": 0.2, "beta": 0.04},
-    "toolgen": {"rank": 0, "rate": 4e-5, "decay": "cosine", "memorise": 8, "epochs": 1, "similarity": 0.0},
+    "toolgen": {"rank": 0, "rate": 4e-5, "decay": "cosine", "memorise": 8, "epochs": 1, "similarity": 0.0}
+    | {"trajectory_tokens": 6144},
     "toolweaver": {"rank": 0, "rate": 4e-5, "memorise": 0, "epochs": 5, "levels": 2, "codes": 1024, "beta": 0.25},
 }
 

@@ -19,6 +19,7 @@ from toolscout.core.scope import Scope
 from toolscout.data.conversations import FINISH, ConversationBuilder, conversation
 from toolscout.data.dataset import request_digest
 from toolscout.data.no_tool_prompts import read_negatives
+from toolscout.errors import BadModel
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.generative import base
@@ -183,6 +184,18 @@ def test_a_tool_that_nobody_describes_is_read_as_text(tmp_path: Path) -> None:
     plan = IdPlan({IDS[7]: retriever.path(IDS[7])}, np.zeros((0, 1), np.float32), np.zeros((0, 1), np.float32))
     (lesson,) = conversation_examples(retriever, plan, talks, str(path))  # nothing is learned of the other
     assert retriever.path(IDS[7])[0] in lesson.tokens
+
+
+def test_long_trajectories_are_cut(tmp_path: Path) -> None:
+    _, lessons = lessons_of("toolgen", tmp_path, rehearse=0.0)
+    whole = lessons.conversations(0)
+    most = max(len(one.tokens) for one in whole) - 3
+    _, lessons = lessons_of("toolgen", tmp_path, rehearse=0.0, trajectory_tokens=most)
+    for one, cut in zip(whole, lessons.conversations(0), strict=True):
+        assert cut.tokens == one.tokens[:most]
+        assert cut.right == [target for target in one.right if len(one.tokens) <= most or target[0] < most - 1]
+    with pytest.raises(BadModel, match="trajectory_tokens"):
+        made("toolgen", trajectory_tokens=0)
 
 
 def test_requests_are_rehearsed_beside_conversations(tmp_path: Path) -> None:

@@ -11,20 +11,17 @@ from types import SimpleNamespace
 import pytest
 
 from studies import agent as script
-from studies import agent_judge as judge
 from studies import agent_replay as replay
-from studies.agent_checkpoint import ReplayCheckpoint
-from studies.agent_replay import MeteredModel, RecordedCaller, Recording
-from tests.agent.brains import CITY, Brain, called
-from toolscout.agent.episode import Episode, Step
+from studies.agent_replay import MeteredModel
+from tests.agent.brains import Brain, called
+from tests.agent.recordings import recorded_folder
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models
-from toolscout.calling.dispatch import CallResult
+from toolscout.agent.recorded_calls import read_trial
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
-from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation.row import read_rows
-from toolscout.llm.base import Message, Usage
+from toolscout.llm.base import Message
 from toolscout.llm.scripted import Scripted
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
@@ -33,17 +30,7 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tools = [Tool("w", name, f"{name} of a city", input_schema=CITY) for name in ("rain", "wind", "snow", "tide")]
-    texts = {"r0": "rain please", "r1": "rain and wind", "r2": "the tide"}
-    gold = {"r0": ("w/rain",), "r1": ("w/rain", "w/wind"), "r2": ("w/tide",)}
-    Dataset("d", tools, texts, {"test": gold}).save(tmp_path / "d")
-    rows = [
-        {"tool_id": f"w/{name}", "arguments": {"city": city}, "error": "", "response": f"{name} {city}"}
-        for name in ("rain", "wind")
-        for city in ("Rome", "Oslo")
-    ]
-    (tmp_path / "d" / "cache.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path / "d"
+    return recorded_folder(tmp_path / "d")
 
 
 def brain() -> Brain:
@@ -56,14 +43,8 @@ def brain() -> Brain:
     return Brain(pick, lambda said: {"city": "Rome"} if called(said) == 0 else {"city": "Paris", "days": "x"})
 
 
-def test_the_requests_whose_gold_is_recorded(folder: Path) -> None:
-    trial = replay.read_trial(folder)
-    assert (len(trial.requests), trial.recorded, trial.of) == (2, 2, 3)
-    assert (len(trial.first(1).requests), trial.first(1).recorded) == (1, 2)
-
-
 def test_gold_tools_in_front_of_the_agent(folder: Path) -> None:
-    trial, llm = replay.read_trial(folder), MeteredModel(brain())
+    trial, llm = read_trial(folder), MeteredModel(brain())
     done = replay.replay(trial, replay.front(trial, "gold", llm), llm, AgentOptions(constrain=False, steps=3))
     assert done is not None
     assert done.row["metrics"] == {
@@ -124,7 +105,7 @@ def test_several_fronts_of_the_same_agent(
     script.main([*words, "--retrievers", "gold,bm25"])  # nothing to do
     assert read_rows(out) == rows
     assert "bm25: its row is there" in capsys.readouterr().err
-    trial, told = replay.read_trial(folder), rows[0]["study"]
+    trial, told = read_trial(folder), rows[0]["study"]
     assert [script.is_there(out, trial, told, encoder) for encoder in (None, "another")] == [True, False]
     assert script.encoder_under(Models(), "dense") == Encoder.load().fingerprint
     assert script.encoder_under(Models(), "bm25") is None
@@ -266,95 +247,16 @@ def test_what_cannot_be_done_ends_with_a_line(
     assert not (tmp_path / "agent.scores").exists()  # nor was one that could be measured
 
 
-def test_episodes_are_kept_as_they_were(tmp_path: Path) -> None:
-    kept, done = ReplayCheckpoint(tmp_path, {"a": 1}), [episode("x"), Episode("y", (), "gave_up", reason="z")]
-    kept.add(done, 2.0, Usage(conversations=3))
-    again = ReplayCheckpoint(tmp_path, {"a": 1})
-    assert (again.episodes, again.seconds, again.usage.conversations) == (done, 2.0, 3)
-    assert ReplayCheckpoint(tmp_path, {"a": 2}).episodes == []
-
-
-def test_bad_recordings(folder: Path) -> None:
-    path = folder / "cache.jsonl"
-    good = path.read_text()
-    for line in ("{", '{"tool_id": "w/none"}', '{"tool_id": "w/rain", "arguments": [], "response": "x"}'):
-        path.write_text(good + line + "\n")
-        with pytest.raises(BadDataset, match="line 5"):
-            replay.read_trial(folder)
-    path.unlink()
-    with pytest.raises(BadDataset, match="recorded calls"):
-        replay.read_trial(folder)
-    with pytest.raises(SystemExit, match="2"):
-        script.main(["--data", str(folder)])
-
-
-def test_recordings() -> None:
-    tool, other = Tool("a", "b"), Tool("a", "c")
-    recorded = RecordedCaller(
-        [
-            Recording("a/b", {"is_id": "5", "user_name": "Ann"}, "first"),
-            Recording("a/b", {"is_id": "6", "user_name": "Bob Ray"}, "second"),
-            Recording("a/b", {}, "bare", "it failed"),
-        ]
-    )
-
-    def one(caller: RecordedCaller, tool: Tool, **arguments: object) -> CallResult:
-        return caller.call([(tool, arguments)])[0]
-
-    assert recorded.tool_ids() == {"a/b"}
-    assert one(recorded, tool, **{"id": 5, "User-Name": "Ann"}) == CallResult(True, "first")
-    assert one(recorded, tool, id=6) == CallResult(True, "second", exact=False)
-    assert one(recorded, tool, user_name="bob") == CallResult(True, "second", exact=False)
-    assert one(recorded, tool) == CallResult(False, "bare", "it failed")
-    assert one(recorded, other) == CallResult(
-        False, "", "this tool does not answer: no call of it is recorded", exact=False
-    )
-
-
-def test_published_recordings(shared_data: Path) -> None:
-    trial = replay.read_trial(shared_data / "stabletoolbench")
-    assert (len(trial.requests), trial.of) == (558, 765)
-
-
-def episode(answer: str) -> Episode:
-    step = Step("w/rain", "I look", {"city": "Rome"}, True, called=True, ok=True, observation="x" * 9_000)
-    return Episode("rain?", (step,), "answered", answer)
-
-
-def test_pass_rate_is_the_majority_of_three() -> None:
-    votes = ["solved", "solved", "unsolved", "solved", "unsure", "unsolved", "unsolved", "unsolved", "solved"]
-    llm = Scripted([json.dumps({"verdict": vote}) for vote in votes] + ["what?"])
-    found = judge.pass_rate(llm, [episode("a"), episode("b"), episode("c"), episode("d")])
-    assert found.verdicts == ("solved", "unsure", "unsolved", None)
-    assert (found.rate, found.unjudged) == (1.5 / 4, 1)
-    assert llm.asked[0][1].content.endswith("Answer (answered): a")
-
-
-def test_win_rate_asks_in_both_orders() -> None:
-    said = ["A", "A", "B", "tie", "B", "A", "A", "B"]
-    llm = Scripted([json.dumps({"better": one}) for one in said])
-    found = judge.win_rate(llm, [episode(x) for x in "abcd"], [episode(x) for x in "efgh"])
-    assert found.verdicts == ("first", "tie", "second", "tie")
-    assert found.rate == 0.5
-    first, swapped = llm.asked[0][1].content, llm.asked[4][1].content
-    assert first.index("): a") < first.index("): e")
-    assert swapped.index("): e") < swapped.index("): a")
-    with pytest.raises(BadRequest, match="different requests"):
-        judge.win_rate(llm, [episode("a")], [])
-    with pytest.raises(BadRequest, match="no episode"):
-        judge.pass_rate(llm, [])
-
-
 def test_a_judge_puts_its_numbers_into_the_rows(folder: Path) -> None:
-    trial, llm = replay.read_trial(folder), MeteredModel(brain())
+    trial, llm = read_trial(folder), MeteredModel(brain())
     front = replay.front(trial, "gold", llm)
     done = {}
     for name in "ab":
         one = replay.replay(trial, front, llm, AgentOptions(steps=1))
         assert one is not None
         done[name] = one
-    votes = ['{"verdict": "solved"}'] * 6
-    script.judged(done, "b", Scripted([*votes, *['{"better": "tie"}'] * 4, *votes]), "judge-1")
-    assert [one.row["metrics"]["pass_rate"] for one in done.values()] == [1.0, 1.0]
-    assert [one.row["metrics"].get("win_rate") for one in done.values()] == [0.5, None]
+    votes = [*['{"status": "solved"}'] * 6, *['{"status": "unsolved"}'] * 3, *['{"status": "solved"}'] * 3]
+    script.judged(done, "b", Scripted(votes), "judge-1")
+    assert [one.row["metrics"]["pass_rate"] for one in done.values()] == [1.0, 0.5]
+    assert [one.row["metrics"].get("win_rate") for one in done.values()] == [0.5, None]  # one wins, one is the same
     assert done["a"].row["study"]["judge"] == "judge-1"

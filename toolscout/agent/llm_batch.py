@@ -19,12 +19,16 @@ from toolscout.llm.base import (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The text that a model wrote. `failed` says why there is none; `repairs` and `refused` are those of Completion."""
+    """The text that a model wrote. `failed` says why there is none; `repairs` and `refused` are those of Completion.
+
+    `tokens`: those of the conversation and of the text together.
+    """
 
     text: str
     failed: str = ""
     repairs: tuple[str, ...] = ()
     refused: str = ""
+    tokens: int = 0
 
 
 def ask(
@@ -32,6 +36,7 @@ def ask(
     conversations: Sequence[Sequence[Turn]],
     *,
     max_tokens: int,
+    temperature: float = 0.0,
     schemas: Sequence[Schema] | None = None,
     stop: Sequence[str] = (),
 ) -> list[Reply]:
@@ -40,7 +45,9 @@ def ask(
         return []
     batch = [[Message(turn.role, turn.content, turn.action) for turn in turns] for turns in conversations]
     try:
-        outcomes: Sequence[object] = complete_each(llm, batch, max_tokens=max_tokens, schema=schemas, stop=stop)
+        outcomes: Sequence[object] = complete_each(
+            llm, batch, temperature=temperature, max_tokens=max_tokens, schema=schemas, stop=stop
+        )
     except LanguageModelError as error:
         outcomes = error.each(len(batch))
     return [_reply(outcome) for outcome in outcomes]
@@ -49,7 +56,9 @@ def ask(
 def _reply(outcome: object) -> Reply:
     if not isinstance(outcome, list):
         return Reply("", str(outcome))
-    return Reply(outcome[0].text.strip(), repairs=outcome[0].repairs, refused=outcome[0].refused)
+    (one,) = outcome
+    tokens = one.prompt_tokens + one.completion_tokens
+    return Reply(one.text.strip(), repairs=one.repairs, refused=one.refused, tokens=tokens)
 
 
 def json_object(text: str) -> dict[str, Any] | None:

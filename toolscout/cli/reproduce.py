@@ -45,6 +45,15 @@ def reproduce(
             "repeated.",
         ),
     ] = None,
+    judge: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="The language model that judges whether agents solved requests: https://HOST/v1?model=NAME (its "
+            "judgements are kept beside the models; with &offline=true they alone are read), or a folder.",
+            show_default="none",
+        ),
+    ] = "",
     list_: Annotated[
         bool, typer.Option("--list", help="Show the tables and what there is, can be run, or is missing; run nothing.")
     ] = False,
@@ -77,7 +86,7 @@ def reproduce(
         raise BadRequest("--table is a table of one paper; name the paper too")
     chosen = {one.key: registry.find_tables(one, table) for one in papers}
     every = [one for tables in chosen.values() for one in tables]
-    setup = reproduction.setup_of(data, results, out, model or [])
+    setup = reproduction.setup_of(data, results, out, model or [], judge)
     known = reproduction.weights_names(every)
     unknown = [name for name in setup.weights if name not in known]
     if unknown:

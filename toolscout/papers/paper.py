@@ -34,6 +34,7 @@ class Experiment:
     train: the splits to train and to select on: "train" for train and dev, a family such as "unseen_tool" for its own;
         "" for a method that is used as it is.
     prompts: whether it also learns from prompts that need no tool.
+    trajectories: whether it also learns, last, from trajectories of agents.
     encoder: the experiment whose trained encoder it uses; None for the encoder of the method's options.
     weights: weights that have to be passed; None where the package has all.
     also: variants, without the seed, under which earlier rows hold the same experiment; patterns as of a shell.
@@ -47,6 +48,7 @@ class Experiment:
     train: str = "train"
     parts: tuple[str, ...] = ()
     prompts: bool = False
+    trajectories: bool = False
     encoder: Experiment | None = None
     weights: Weights | None = None
     also: tuple[str, ...] = ()
@@ -57,6 +59,30 @@ class Experiment:
         """Yield the experiments whose models are trained, in order: that of the encoder first, this one last."""
         if self.encoder is not None:
             yield from self.encoder.chain()
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class AgentExperiment(Experiment):
+    """An agent as published that works on requests whose tools have recorded calls.
+
+    model: the experiment whose trained model is the agent, and so its retriever; None for a chat model, passed as
+        `weights`, that is shown the gold tools of each request.
+    thoughts: whether it writes thoughts.
+    judged: what a judge measures: "sopr" or "sowr"; "" for what is measured without one.
+    reference: the agent that the win rate (sowr) compares with.
+    """
+
+    train: str = ""
+    model: Experiment | None = None
+    thoughts: bool = True
+    judged: str = ""
+    reference: AgentExperiment | None = None
+
+    def chain(self) -> Iterator[Experiment]:
+        """Yield the experiments whose models are trained, and this one last."""
+        if self.model is not None:
+            yield from self.model.chain()
         yield self
 
 

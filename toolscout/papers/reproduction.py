@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -18,7 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from toolscout.agent.episode import Episode
+from toolscout.agent.model_loading import Models
+from toolscout.agent.recorded_calls import CACHE, ReplaySet, read_trial
 from toolscout.core.option_values import Presets
+from toolscout.data import beir_files as files
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import DATA_FOLDER
@@ -31,15 +35,19 @@ from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.row import RowDict
 from toolscout.models.encoders.export import default_source
 from toolscout.models.language.base import open_base
-from toolscout.papers.paper import Column, Experiment, Ours, Table, Unavailable
+from toolscout.papers import agent_runs
+from toolscout.papers.paper import AgentExperiment, Column, Experiment, Ours, Table, Unavailable
 from toolscout.retrievers import opening, training_setup
 from toolscout.retrievers.base import FitProgress, Retriever
 from toolscout.retrievers.document_index import ENCODER_FOLDER
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.registry import load_model
+from toolscout.training.encoder_options import IdTrainingOptions
 
 FILE = "reproduce.jsonl"
-_PROMPTS = "no_tool"
+_PROMPTS, _TRAJECTORIES = "no_tool", "trajectories"
+_JUDGEMENTS = "judgements.db"
+_OF_TRAJECTORIES = {"agent_epochs", "trajectory_tokens", "rehearse", "carry_on"}
 _WRITES = ("toolgen", "toolweaver", "rewrite")
 
 
@@ -51,12 +59,14 @@ class Setup:
     rows: the folder of rows, which new ones go to as well.
     models: where models are trained.
     weights: folders or addresses of weights, by the names that papers have for them.
+    judge: the language model that judges agents, as agent_runs.open_chat takes it; "" where none was passed.
     """
 
     data: Path | None
     rows: Path
     models: Path
     weights: Mapping[str, str] = field(default_factory=dict)
+    judge: str = ""
 
     @cached_property
     def by_split(self) -> dict[tuple[str, str], list[ResultLine]]:
@@ -98,7 +108,7 @@ class Cell:
         return fmean(self.values) if self.values else None
 
 
-def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequence[str]) -> Setup:
+def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequence[str], judge: str = "") -> Setup:
     """Return the setup of a command; `weights` are NAME=FOLDER. Raises BadDataset for folders that are not there."""
     if data is not None and not data.is_dir():
         raise BadDataset(f"there is no folder {data}; pass --data the folder that has the datasets in it")
@@ -113,7 +123,7 @@ def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequen
         if "://" not in place and not Path(place).exists():
             raise BadDataset(f"there is nothing at {place}; pass --model {name}=FOLDER with the folder of the weights")
         found[name] = place
-    return Setup(data or (Path(home) if home else None), rows_folder, models, found)
+    return Setup(data or (Path(home) if home else None), rows_folder, models, found, judge)
 
 
 def weights_names(tables: Sequence[Table]) -> dict[str, str]:
@@ -166,7 +176,8 @@ def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None
     own = [line for line in all_lines if line.newest["retriever"] == experiment.retriever]
     for pattern in (experiment.name, *experiment.also):
         for line in (one for one in own if fnmatchcase(one.variant, pattern)):
-            if pattern in experiment.also or _same_options(experiment, line.newest):
+            named = pattern in experiment.also or isinstance(experiment, AgentExperiment)
+            if named or _same_options(experiment, line.newest):
                 return line
     return None
 
@@ -187,6 +198,8 @@ def _wanted_options(experiment: Experiment) -> dict[str, tuple[Any, Any]] | None
     names = {one.partition("=")[0] for one in experiment.settings}
     presets = made.presets if isinstance(made, Presets) else {}
     names |= {name for one in experiment.settings for name in presets.get(one.removeprefix("preset="), ())}
+    if isinstance(made, IdTrainingOptions) and not made.trajectories:
+        names -= _OF_TRAJECTORIES  # without any they change nothing
     default = type(made)()
     return {
         one.name: (getattr(made, one.name), getattr(default, one.name)) for one in fields(made) if one.name in names
@@ -195,16 +208,31 @@ def _wanted_options(experiment: Experiment) -> dict[str, tuple[Any, Any]] | None
 
 def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
     """Return what keeps an experiment from being run here, and what to pass; "" where nothing does."""
+    if isinstance(experiment, AgentExperiment):
+        return "; ".join(dict.fromkeys(filter(None, _missing_of_agent(experiment, splits, setup))))
     return next(filter(None, (_missing(one, splits, setup) for one in experiment.chain())), "")
+
+
+def _missing_of_agent(experiment: AgentExperiment, splits: Sequence[str], setup: Setup) -> Iterator[str]:
+    """Yield each thing that an agent lacks: model, requests, recorded calls, a judge, and whom it is compared with."""
+    if experiment.model is not None:
+        yield missing(experiment.model, (), setup)
+    yield _missing_weights(experiment, setup)
+    yield (lacking := _missing_data(experiment, splits, setup))
+    if not lacking and setup.data and files.find(setup.data / experiment.dataset, CACHE) is None:
+        yield f"recorded calls, the observations of agents: add {CACHE} to {setup.data / experiment.dataset}"
+    if experiment.judged and not setup.judge:
+        yield "a judge: pass --judge https://HOST/v1?model=NAME, a language model that says what was solved"
+    if experiment.reference is not None:
+        yield missing(experiment.reference, splits, setup)
 
 
 def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
     found = _missing_data(experiment, splits, setup)
     if found:
         return found
-    weights = experiment.weights
-    if weights and weights.name not in setup.weights:
-        return f"the weights of {weights.about}: pass --model {weights.name}={weights.place}"
+    if lacking := _missing_weights(experiment, setup):
+        return lacking
     if experiment.train and importlib.util.find_spec("torch") is None:
         return "torch: run pip install 'toolscout[train]'"
     try:
@@ -215,6 +243,13 @@ def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str
     return (
         f"an option that this version's {experiment.retriever} does not take: {', '.join(refused)}" if refused else ""
     )
+
+
+def _missing_weights(experiment: Experiment, setup: Setup) -> str:
+    weights = experiment.weights
+    if weights is None or weights.name in setup.weights:
+        return ""
+    return f"the weights of {weights.about}: pass --model {weights.name}={weights.place}"
 
 
 @cache
@@ -241,7 +276,15 @@ def _missing_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -
         return f"qrels/{lacking[0]}.tsv in {folder}: add it, or pass --data another folder"
     if experiment.prompts and not (setup.data / _PROMPTS).is_dir():
         return f"prompts that need no tool, in {setup.data / _PROMPTS}: pass --data a folder that has {_PROMPTS}/ in it"
+    if experiment.trajectories and _trajectories(setup.data) is None:
+        place = setup.data / _TRAJECTORIES
+        return f"trajectories of agents, in {place}: pass --data a folder that has {_TRAJECTORIES}/ in it"
     return ""
+
+
+def _trajectories(data: Path) -> Path | None:
+    """Return the file of trajectories; None where there is none."""
+    return files.find(data / _TRAJECTORIES, f"{_TRAJECTORIES}.jsonl")
 
 
 def _check_models(experiment: Experiment) -> None:
@@ -262,7 +305,8 @@ def _check_language_model() -> None:
 def seeds_to_run(experiment: Experiment, seeds: int, splits: Sequence[str], setup: Setup) -> list[int | None]:
     """Return the seeds whose rows are missing; a method that is not trained is run once, without a seed."""
     done = measured_seeds(experiment, splits, setup)
-    if not experiment.train:
+    trained = experiment.model if isinstance(experiment, AgentExperiment) else experiment
+    if trained is None or not trained.train:
         return [] if done else [None]
     return [seed for seed in range(seeds) if seed not in done]
 
@@ -277,6 +321,8 @@ def run(
 ) -> list[RowDict]:
     """Train an experiment, unless its model is there, measure it, and write a row for each split; return the rows."""
     assert setup.data is not None
+    if isinstance(experiment, AgentExperiment):
+        return _run_agent(experiment, seed, splits, setup, command, progress)
     if experiment.train:
         assert seed is not None
         place = str(_trained(experiment, seed, setup, progress))
@@ -302,6 +348,43 @@ def run(
         row["metrics"] = {**row["metrics"], **at_gold(done.asked)}
         row["options"] = {name: _without_path(value) for name, value in row["options"].items()}
         rows.append_with_scores(setup.rows / FILE, row, done.lines())
+        found.append(row)
+    return found
+
+
+def _run_agent(
+    experiment: AgentExperiment,
+    seed: int | None,
+    splits: Sequence[str],
+    setup: Setup,
+    command: str,
+    progress: FitProgress | None,
+) -> list[RowDict]:
+    """Let an agent work on each split, measure it, and write its rows; its reference works on the same requests."""
+    assert setup.data is not None
+    models, found = Models(), []
+    judge = agent_runs.open_chat(setup.judge, setup.models / _JUDGEMENTS) if experiment.judged else None
+
+    def work(one: AgentExperiment, trial: ReplaySet) -> list[Episode]:
+        if one.model is None:
+            assert one.weights is not None
+            place = setup.weights[one.weights.name]
+        else:
+            assert seed is not None
+            place = str(_trained(one.model, seed, setup, progress))
+        return agent_runs.replayed(one, place, trial, setup.models, models, progress)
+
+    for split in splits:
+        trial = read_trial(setup.data / experiment.dataset, split)
+        episodes = work(experiment, trial)
+        about: dict[str, Any] = {}
+        if judge is None:
+            measured = agent_runs.call_measures(trial, episodes)
+        else:
+            reference = work(experiment.reference, trial) if experiment.reference else []
+            measured, about = agent_runs.judged_measures(experiment, judge, episodes, reference)
+        row, lines = agent_runs.make_row(experiment, seed, trial, measured, about, command)
+        rows.append_with_scores(setup.rows / FILE, row, lines)
         found.append(row)
     return found
 
@@ -349,6 +432,9 @@ def _settings(experiment: Experiment, seed: int | None, setup: Setup) -> list[st
     found = [*experiment.settings, *([] if seed is None else [f"seed={seed}"])]
     if experiment.weights:
         found.append(f"{experiment.weights.option}={setup.weights[experiment.weights.name]}")
+    if experiment.trajectories:
+        assert setup.data is not None
+        found.append(f"trajectories={_trajectories(setup.data)}")
     return found
 
 

@@ -1,13 +1,26 @@
-"""ToolGen: each tool is a token that a language model writes. Its stages, its retrieval tables and its ablations.
+"""ToolGen: each tool is a token that a language model writes. Its stages, its tables and its ablations.
 
-Three stages: memorisation (document to token), retrieval (request to token), and agent (whole trajectories). The
-tables of solved requests need a judge and are shown with the paper's numbers alone.
+Three stages: memorisation (document to token), retrieval (request to token), and agent (whole trajectories). The agent
+is run on recorded calls; its tables of solved requests need a judge.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolscout.papers.colt import SERVED_ENCODER
-from toolscout.papers.paper import Column, Experiment, Line, Ours, Paper, Table, Unavailable, Weights, published_lines
+from toolscout.papers.paper import (
+    AgentExperiment,
+    Column,
+    Experiment,
+    Line,
+    Ours,
+    Paper,
+    Table,
+    Unavailable,
+    Weights,
+    published_lines,
+)
 
 # ToolBench's test requests come in six files; papers report them as three parts.
 PARTS = {
@@ -29,9 +42,34 @@ EMBEDDING = Weights("text-embedding-3-large", "OpenAI's embedding model", "encod
 RETRIEVER = Weights("toolbench-retriever", "ToolBench's ToolRetriever (BERT)", "encoder")
 IDS = {"atomic": "", "numeric": "numeric", "hierarchical": "hierarchical", "semantic": "semantic"}
 IN_DOMAIN = Unavailable("evaluate ranks all tools of a dataset; it has no option to rank those of one part alone")
-JUDGED = Unavailable(
-    "solved requests are judged by a language model behind StableToolBench's server, which this command does not run; "
-    "python -m studies.agent has this package's own measures of an agent"
+# The groups of StableToolBench's requests.
+GROUPS = {
+    "I1": "test_G1_instruction",
+    "I2": "test_G2_instruction",
+    "I3": "test_G3_instruction",
+    "I1-Tool": "test_G1_tool",
+    "I1-Cat": "test_G1_category",
+    "I2-Cat": "test_G2_category",
+}
+STABLE = "stabletoolbench"
+OTHER_AGENT = Unavailable(
+    "this command runs the agent of a model that it trains, and a chat model that is shown the gold tools; python -m "
+    "studies.agent runs other language models behind other retrievers"
+)
+REFERENCE = AgentExperiment(
+    "gpt-3.5-gold-agent",
+    "gold",
+    STABLE,
+    weights=Weights("gpt-3.5", "GPT-3.5, or of another chat model to compare with", "", "https://HOST/v1?model=NAME"),
+)
+AGENT_DIFFERENCES = (
+    "Asked are the requests whose gold tools all have recorded calls, 558 of 765; a call brings the recording with the "
+    "same arguments, or the nearest of that tool. The paper's agents call StableToolBench's server.",
+    "Tools are named under the trie of all ids, in retries too: there thought and arguments are sampled, the tool is "
+    "the likeliest. The released evaluation decodes without the trie and samples tools as well.",
+    "The system prompt, the documentation of Finish, and what the judge is asked are in this package's words.",
+    "Where ToolEval draws lots, for answers that are neither passed nor failed and for equal answers, the judge "
+    "compares, or it is a tie. It compares once in each order; ToolEval's code asks twice in the same one.",
 )
 ABILITY = Unavailable(
     "the tests of general ability are not here; python -m studies.generative_stages measures what a model forgets"
@@ -127,6 +165,67 @@ def _on_toollens() -> Table:
     )
 
 
+def agent(model: Experiment, *, thoughts: bool = True, judged: str = "") -> AgentExperiment:
+    """Return the agent of a trained model, with what a judge measures of it."""
+    name = "-".join(filter(None, [model.name, "with-thoughts" if thoughts else "without-thoughts", judged]))
+    reference = REFERENCE if judged == "sowr" else None
+    return AgentExperiment(
+        name,
+        model.retriever,
+        STABLE,
+        hours=40.0,
+        model=model,
+        thoughts=thoughts,
+        judged=judged,
+        reference=reference,
+    )
+
+
+def group_columns(measure: str, metric: str, groups: tuple[str, ...], average: bool = True) -> tuple[Column, ...]:
+    """Return a column for each group, and one for the mean over all of their requests."""
+    found = [Column(f"{measure} {group}", metric, (GROUPS[group],)) for group in groups]
+    mean = Column(f"{measure} avg", metric, tuple(GROUPS[group] for group in groups))
+    return (*found, mean) if average else tuple(found)
+
+
+_AGENT = replace(_published("toolbench-atomic-agent"), trajectories=True)
+_SMALL_AGENT = replace(small("toolgen", "toolbench-g3", "toolbench-g3-agent", hours=40.0), trajectories=True)
+_SMALL_NAME = "ToolGen (SmolLM2, trained on ToolBench-G3)"
+
+
+def _solved(id: str, numbers: str, caption: str, judged: str, groups: tuple[str, ...]) -> Table:
+    """Return a table of solved requests: the paper's lines, and the same agent without thoughts and with SmolLM2."""
+    measure, llama = {"sopr": "SoPR", "sowr": "SoWR"}[judged], agent(_AGENT, judged=judged)
+    ours: dict[str, Ours] = {"ToolGen": llama, "ToolGen, retriever": llama}
+    if judged == "sopr":
+        ours["GPT-3.5, gold tools"] = replace(REFERENCE, name=f"{REFERENCE.name}-sopr", judged=judged)
+    columns = group_columns(measure, judged, groups)
+    table = Table(id, measure, caption, columns, (), numbers, AGENT_DIFFERENCES)
+    lines = [
+        replace(one, published=one.published or (NO_CONSTRAINT if "no constraint" in one.name else OTHER_AGENT))
+        for one in published_lines(numbers, "ToolGen", ours)
+        if any(table.theirs(one, column) is not None for column in columns)
+    ]
+    lines += [
+        Line("ToolGen, without thoughts", agent(_AGENT, thoughts=False, judged=judged)),
+        Line(_SMALL_NAME, agent(_SMALL_AGENT, judged=judged)),
+        Line(f"{_SMALL_NAME}, without thoughts", agent(_SMALL_AGENT, thoughts=False, judged=judged)),
+    ]
+    return replace(table, lines=tuple(lines))
+
+
+def _called() -> Table:
+    """Return what an agent calls, by group: it needs no judge."""
+    lines = (
+        Line(_SMALL_NAME, agent(_SMALL_AGENT)),
+        Line(f"{_SMALL_NAME}, without thoughts", agent(_SMALL_AGENT, thoughts=False)),
+    )
+    columns = group_columns("called", "all_called", tuple(GROUPS))
+    differences = ("The paper has no such table: the share of requests whose gold tools were all called.",)
+    caption = "What the agent calls, with thoughts and without"
+    return Table("agent", "", caption, columns, lines, differences=(*differences, *AGENT_DIFFERENCES[:3]))
+
+
 def _elsewhere(id: str, numbers: str, caption: str, heads: tuple[str, ...], why: Unavailable) -> Table:
     """Return a table whose experiments this command cannot run."""
     lines = tuple(Line(one.name, why, None, one.source) for one in published_lines(numbers, "ToolGen"))
@@ -143,7 +242,8 @@ PAPER = Paper(
         ("base", "Llama-3-8B, all parameters, bf16; 46,985 tools, one new token each"),
         ("memorisation", "49,936 documents, 8 epochs, 1,024 tokens"),
         ("retrieval", "489,702 pairs of request and tool, 1 epoch, 1,024 tokens"),
-        ("agent", "183,336 trajectories, 1 epoch, 6,144 tokens"),
+        ("agent", "183,336 trajectories, 1 epoch, 6,144 tokens; at most 16 turns, retried where it gives up"),
+        ("judging", "SoPR: the mean of three judgements (solved 1, unsure 0.5); SoWR: wins against GPT-3.5"),
         ("optimiser", "peak rate 4e-5 (the released code: 2e-5), cosine, 3 % warm-up; batch 1,024 (the released code)"),
         ("search", "beam 5 under a trie of all ids"),
     ),
@@ -184,20 +284,24 @@ PAPER = Paper(
             "toolgen-transfer",
         ),
         _on_toollens(),
-        _elsewhere(
-            "end-to-end",
-            "toolgen-end-to-end",
-            "Solved requests of StableToolBench (Tables 4, 5, 7 and 9)",
-            tuple(f"{measure} {part}" for measure in ("SoPR", "SoWR") for part in ("I1", "I2", "I3", "avg")),
-            JUDGED,
+        *(
+            _solved(
+                "end-to-end",
+                "toolgen-end-to-end",
+                "Solved requests of StableToolBench (Tables 4, 5, 7 and 9)",
+                judged,
+                ("I1", "I2", "I3"),
+            )
+            for judged in ("sopr", "sowr")
         ),
-        _elsewhere(
+        _solved(
             "unseen",
             "toolgen-unseen",
             "Solved requests for unseen tools and categories",
-            ("SoPR I1-Tool", "SoPR I1-Cat", "SoPR I2-Cat", "SoPR avg"),
-            JUDGED,
+            "sopr",
+            ("I1-Tool", "I1-Cat", "I2-Cat"),
         ),
+        _called(),
         _elsewhere("ability", "toolgen-ability", "General ability after training", ("average",), ABILITY),
     ),
 )

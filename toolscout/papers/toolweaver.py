@@ -6,16 +6,22 @@ trajectories. There is no memorisation.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolscout.papers.paper import Column, Experiment, Line, Ours, Paper, Table, Weights, published_lines
 from toolscout.papers.toolgen import (
     ABILITY,
     ABOUT_ALL,
+    AGENT_DIFFERENCES,
     BY_PART,
+    GROUPS,
     IN_DOMAIN,
-    JUDGED,
     LLAMA,
     ON_TOOLLENS,
+    OTHER_AGENT,
     TOOLBENCH_ALL,
+    agent,
+    group_columns,
     retrieval_lines,
     served,
     small,
@@ -23,7 +29,6 @@ from toolscout.papers.toolgen import (
 )
 
 _QWEN = {size: Weights(f"qwen-2.5-{size.lower()}", f"Qwen-2.5 {size}", "base") for size in ("1.5B", "3B", "7B", "14B")}
-_PARTS = ("I1", "I2", "I3", "I1-Tool", "I1-Cat", "I2-Cat")
 
 
 def _published(name: str, weights: Weights, method: str = "toolweaver", changes: tuple[str, ...] = ()) -> Experiment:
@@ -110,6 +115,23 @@ def _on_toollens() -> Table:
     )
 
 
+def _solved(measure: str, judged: str) -> Table:
+    """Return what a judge says of solved requests, by group."""
+    weaver = replace(_published("toolbench-agent", LLAMA), trajectories=True)
+    toolgen = replace(_published("toolbench-atomic-agent", LLAMA, "toolgen"), trajectories=True)
+    ours: dict[str, Ours] = {"ToolWeaver": agent(weaver, judged=judged), "ToolGen": agent(toolgen, judged=judged)}
+    lines = published_lines("toolweaver-end-to-end", "ToolWeaver", ours)
+    return Table(
+        "2",
+        measure,
+        "Solved requests of StableToolBench (Tables 2 and 5)",
+        group_columns(measure, judged, tuple(GROUPS), average=False),
+        tuple(replace(one, published=one.published or OTHER_AGENT) for one in lines),
+        "toolweaver-end-to-end",
+        (*AGENT_DIFFERENCES, "Win rates compare with the chat model that is passed; the paper's with GPT-4o-mini."),
+    )
+
+
 PAPER = Paper(
     key="toolweaver",
     title="ToolWeaver",
@@ -156,17 +178,8 @@ PAPER = Paper(
         ),
         _qwen(),
         _on_toollens(),
-        Table(
-            "2",
-            "",
-            "Solved requests of StableToolBench (Tables 2 and 5)",
-            tuple(Column(f"{measure} {part}") for measure in ("SoPR", "SoWR") for part in _PARTS),
-            tuple(
-                Line(one.name, JUDGED, None, one.source)
-                for one in published_lines("toolweaver-end-to-end", "ToolWeaver")
-            ),
-            "toolweaver-end-to-end",
-        ),
+        _solved("SoPR", "sopr"),
+        _solved("SoWR", "sowr"),
         Table(
             "ability",
             "",

@@ -44,6 +44,7 @@ _PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "memorise_all": True,
         "epochs": 1,
         "agent_epochs": 1,
+        "trajectory_tokens": 6144,
         "rehearse": 0.0,
         "rate": 4e-5,
         "pace": 1.0,

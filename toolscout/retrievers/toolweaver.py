@@ -54,6 +54,7 @@ _PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "memorise": 0,
         "epochs": 5,
         "agent_epochs": 2,
+        "trajectory_tokens": 6144,
         "rehearse": 0.0,
         "rate": 4e-5,
         "pace": 1.0,

@@ -174,7 +174,8 @@ class IdTrainingOptions:
     memorise: epochs over the tools' documents, before the `epochs` over requests; 0 leaves a stage out.
     memorise_all: whether tools that no request or conversation uses are memorised too. Tools that are added later are
         then at a disadvantage against all of the catalogue.
-    trajectories: a file of conversations with tools, trained on for `agent_epochs`.
+    trajectories: a file of conversations with tools, trained on for `agent_epochs`; what is behind the first
+        `trajectory_tokens` of one is cut.
     rehearse: the share of the request examples that is drawn anew for each of those epochs, so that they are not
         forgotten; 0 is as published.
     rate: the learning rate of the adapters; the ids' token rows learn `pace` times faster.
@@ -203,6 +204,7 @@ class IdTrainingOptions:
     epochs: int = 6
     trajectories: str = ""
     agent_epochs: int = 1
+    trajectory_tokens: int = 1536
     rehearse: float = 1.0
     rate: float = 1e-3
     pace: float = 3.0
@@ -235,8 +237,10 @@ class IdTrainingOptions:
             )
         if self.order not in ("ids", "any"):
             raise BadModel(f"order must be ids or any, got {self.order!r}")
-        if min(self.batch, self.request_tokens) < 1 or not (self.rate > 0 and self.pace > 0):
-            raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
+        if min(self.batch, self.request_tokens, self.trajectory_tokens) < 1 or not (self.rate > 0 and self.pace > 0):
+            raise BadModel(
+                f"batch, request_tokens and trajectory_tokens must be at least 1, rate and pace above 0, got {self}"
+            )
         if self.decay not in ("linear", "cosine") or not 0 <= self.warmup < 1:
             raise BadModel(f"decay must be linear or cosine, warmup from 0 to below 1, got {self}")
         if self.sets and self.trajectories:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from toolscout.retrievers.generative.base import GenerativeRetriever, IdPlan
     from toolscout.training.id_generation import IdExample
 
-MOST_TOKENS = 1536
 _SHAREGPT = "sharegpt"
 _CHANCES = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02)
 _LIKELY, _DEV_REQUESTS = 10, 500  # tools ranked for each dev request; most requests of a dev split that are used
@@ -108,17 +107,17 @@ def _mean_f1(ranked: Sequence[Pairs], golds: Sequence[Sequence[str]], least: flo
 def conversation_examples(
     retriever: GenerativeRetriever, plan: IdPlan, talks: Iterable[Conversation], path: str
 ) -> list[IdExample]:
-    """Make training examples of the conversations of the file `path`, cut to 1536 tokens.
+    """Make training examples of the conversations of the file `path`, cut to what the model reads of one.
 
     A call of a tool without an id stays in the text but is no target. Raises BadDataset if no example is left.
     """
     from toolscout.training.id_generation import IdExample
 
-    found = []
+    found, most = [], min(retriever.options.trajectory_tokens, retriever.base().architecture.context)
     for talk in talks:
         tokens, right = _tokens(retriever, plan, talk)
-        if len(tokens) > MOST_TOKENS:
-            tokens, right = tokens[:MOST_TOKENS], [one for one in right if one[0] < MOST_TOKENS - 1]
+        if len(tokens) > most:
+            tokens, right = tokens[:most], [one for one in right if one[0] < most - 1]
         if right:
             found.append(IdExample(tokens, right))
     if not found:
