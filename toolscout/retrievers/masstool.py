@@ -16,7 +16,7 @@ from toolscout.retrievers.tower.retriever import TowerRetriever
 
 
 class Masstool(TowerRetriever):
-    """Dense retrieval plus votes of neighbouring requests; a detection tower predicts whether a tool is needed (`need`).
+    """Dense retrieval plus votes of neighbouring requests, and a prediction whether a request needs a tool (`need`).
 
     It is what dev leaves of MassTool for requests and tools that training has not seen. The graph, the attention to
     neighbours and the gate are trained too, but count only where dev is sure of them, which is rare. Untrained, it is
