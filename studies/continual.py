@@ -232,7 +232,8 @@ def job_name(method: str, change: str, mode: str, step: int, seed: int) -> str:
 
 def jobs(plan: ContinualPlan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
     """All jobs whose rows are not in the file yet."""
-    there = {row[STUDY].get("job") for row in rows.known_rows(path) if _is_own(plan, row)}
+    encoder = None if plan.train_dense else stored(plan, plan.encoder).fingerprint
+    there = {row[STUDY].get("job") for row in rows.known_rows(path) if _is_own(plan, row, encoder)}
     made = []
     for seed in seeds:
         for method in sorted(methods, key=lambda name: name != "dense"):
@@ -264,9 +265,11 @@ def _before(plan: ContinualPlan, job: Job) -> set[str]:
     return found - {job.name}
 
 
-def _is_own(plan: ContinualPlan, row: Mapping[str, Any]) -> bool:
+def _is_own(plan: ContinualPlan, row: Mapping[str, Any], encoder: str | None) -> bool:
+    """Whether a row is of this plan; `encoder`: the fingerprint of the frozen one, None where one is trained."""
     told = row.get(STUDY, {})
     same = told.get("encoder") == plan.encoder_name and told.get("settings") == list(plan.settings)
+    same = same and encoder in (None, row.get("encoder"))
     return bool(told.get("name") == NAME and row["dataset"] == Path(plan.data).name and same)
 
 

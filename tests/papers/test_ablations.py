@@ -118,6 +118,22 @@ def test_serving_variants_use_the_full_model_as_it_was_trained(plan: AblationPla
 
 
 @pytest.mark.slow
+def test_attention_and_votes_are_left_out_of_the_full_model_one_at_a_time(plan: AblationPlan, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    run(plan, "without-attention", path)
+    run(plan, "without-votes", path)
+    rows = {(row[STUDY]["variant"], row[STUDY]["weights"]): row for row in read_rows(path)}
+    for weights in ("chosen", "learned"):
+        full = rows[FULL, weights]
+        for name, weight in (("attention", "neighbour_weight"), ("votes", "votes")):
+            row = rows[f"without-{name}", weights]
+            assert row["options"] == full["options"] | {weight: 0.0}
+            assert row[STUDY]["changes"] == {weight: 0.0}
+            assert row["timing"]["fit_s"] == full["timing"]["fit_s"]  # nothing was trained again
+            assert "ndcg@5" in row[STUDY]["against"]
+
+
+@pytest.mark.slow
 def test_rows_wait_for_the_full_model_to_be_compared_with(plan: AblationPlan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     todo, writer = jobs(plan, variants(plan, "epsilon-0.4"), [0], path), AblationWriter(path)

@@ -20,6 +20,7 @@ from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
+from toolscout.models.tower import Tower
 from toolscout.retrievers.base import Pairs
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense
@@ -49,7 +50,7 @@ def opened(folder: Path) -> TowerRetriever:
     return KINDS.get(folder.name, Masstool).load(folder, HashedWords())
 
 
-def ids(retriever: TowerRetriever, request: str, k: int = 5) -> list[str]:
+def ids(retriever: TowerRetriever | Dense, request: str, k: int = 5) -> list[str]:
     return retriever.rank([request], k)[0].ids()
 
 
@@ -100,6 +101,7 @@ def test_an_edited_document_keeps_what_its_tool_gathered(folders: dict[str, Path
     made.add([edited])
     assert gold in ids(made, request)
     assert ids(made, "brushes an elephant", 1) == [gold]
+    made.options = replace(made.options, added_bonus=0.0)
     made.add([replace(edited, name="unheard_of")])
     assert f"{tool.namespace}/unheard_of" not in ids(made, request)
 
@@ -111,8 +113,11 @@ def test_an_edited_document_is_not_new(folders: dict[str, Path]) -> None:
     gold = DATA.split("train").gold[0][0]
     tool = next(tool for tool in DATA.tools if tool.id == gold)
     made.add([replace(tool, description="brushes an elephant"), Tool("zoo", "feed_lion")])
-    assert "zoo/feed_lion" in made._new
-    assert gold not in made._new
+    assert "zoo/feed_lion" in made._added - made._new
+    unused = next(tool for tool in DATA.tools if tool.digest() not in made.trained_on.tools)
+    made.add([replace(unused, description="brushes another elephant")])
+    assert unused.id in made._new - made._added  # it was there in training, under an older document
+    assert gold not in made._new | made._added
 
 
 def test_a_new_request_joins_the_pool_at_once(folders: dict[str, Path]) -> None:
@@ -174,15 +179,17 @@ def by_hand(made: TowerRetriever, request: str) -> Pairs:
     neighbours = made._neighbours(vector, "", made._has_live_tool)
     asked = made._attend(vector, neighbours, made.options.neighbour_weight)
     length = float(np.linalg.norm(asked.vector))
-    all_new = made._new >= set(made.ids())
+    all_new, all_added = (some >= set(made.ids()) for some in (made._new, made._added))
     pairs = []
     for tool_id in made.ids():
         row = made._rows.row(tool_id)
         assert row is not None
-        score = float(made._table.rows(np.array([row]))[0] @ asked.vector)
+        compared = vector if tool_id in made._added else asked.vector
+        score = float(made._table.rows(np.array([row]))[0] @ compared)
         for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
             score += made.options.votes * weight * entry.tools.get(tool_id, 0)
         score += made.options.new_bonus if tool_id in made._new and not all_new else 0.0
+        score += made.options.added_bonus if tool_id in made._added and not all_added else 0.0
         pairs.append((tool_id, score / length))
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 
@@ -195,6 +202,7 @@ def by_hand(made: TowerRetriever, request: str) -> Pairs:
     scene=st.none() | st.integers(0, 11),
     spaces=st.none() | st.sets(st.integers(0, 6)),
     new=st.integers(0, 20),
+    added=st.sampled_from([0, 5, 60]),
     k=st.integers(1, 60),
 )
 def test_scores_are_exact_whoever_asks_for_however_many(
@@ -205,11 +213,15 @@ def test_scores_are_exact_whoever_asks_for_however_many(
     scene: int | None,
     spaces: set[int] | None,
     new: int,
+    added: int,
     k: int,
 ) -> None:
     made = opened(folders["masstool"])
-    made.retune({"new_bonus": bonus, "votes": votes})
+    made.retune({"new_bonus": bonus, "added_bonus": bonus / 2, "votes": votes})
+    came_later = {tool.id for tool in DATA.tools[-added:]} if added else set()
+    made._catalogue = frozenset(tool.id for tool in DATA.tools) - came_later
     made._terms = {tool_id: term for number, (tool_id, term) in enumerate(made._terms.items()) if number >= new}
+    made._terms = {tool_id: term for tool_id, term in made._terms.items() if tool_id not in came_later}
     made.trained_on = replace(made.trained_on, tools=frozenset(t.digest() for t in DATA.tools if t.id in made._terms))
     made.add(DATA.tools)
     made.learn(examples(80))  # with tools that were rejected
@@ -236,6 +248,53 @@ def test_a_new_tool_that_was_rejected_leaves_its_place_to_the_next(folders: dict
         expected = [tool_id for tool_id, _ in by_hand(made, request)]
         assert expected[0] != first[0]
         assert all(ids(made, request, k) == expected[:k] for k in (1, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["masstool", "colt"])
+def test_a_tool_that_came_after_training_is_scored_as_dense_scores_it(folders: dict[str, Path], name: str) -> None:
+    """Nothing that was learned moves it: neither graph, nor maps, nor the neighbours in the search vector."""
+    made, dense = opened(folders[name]), Dense(None, HashedWords())
+    bonus = 0.25
+    made.retune({"graph": 1.0, "added_bonus": bonus} | ({"neighbour_weight": 2.0} if name == "masstool" else {}))
+    tools = [*DATA.tools, Tool("zoo", "feed_lion", "gives the lion its dinner"), Tool("zoo", "wash", "washes lions")]
+    for one in (made, dense):
+        one.add(tools)
+    for request in (*TEST[:4], "who gives the lion its dinner", "klaatu"):
+        (own,), (plain,) = made.rank([request], 99), dense.rank([request], 99)
+        for tool_id in ("zoo/feed_lion", "zoo/wash"):
+            score = dict(own.pairs)[tool_id] * own.evidence.length
+            assert score == pytest.approx(dict(plain.pairs)[tool_id] + bonus, abs=1e-6)
+        (reasons, *_) = made.explain(own, ["zoo/feed_lion"])
+        assert reasons[0] == Similarity(round(dict(plain.pairs)["zoo/feed_lion"], 6))
+
+
+def test_among_known_tools_that_nothing_lifts_an_added_tool_keeps_the_rank_that_dense_gives_it(
+    folders: dict[str, Path],
+) -> None:
+    made, dense = opened(folders["masstool"]), Dense(None, HashedWords())
+    made.retune({"graph": 0.0, "neighbour_weight": 0.0, "votes": 0.0}, Tower({}, "none"))
+    made.forget()
+    made._catalogue = frozenset(tool.id for tool in DATA.tools[:40])
+    made.trained_on = replace(made.trained_on, tools=frozenset(tool.digest() for tool in DATA.tools[:40]))
+    for bonus in (0.0, 0.1):  # a bonus brings it up, never down
+        made.retune({"added_bonus": bonus})
+        for one in (made, dense):
+            one.add(DATA.tools)
+        for request in TEST:
+            expected, found = ids(dense, request, 60), ids(made, request, 60)
+            if not bonus:
+                assert found == expected
+            first = [tool_id for tool_id in expected[:5] if tool_id in made._added]
+            assert set(first) <= set(found[:5])
+
+
+def test_feedback_lifts_an_added_tool(folders: dict[str, Path]) -> None:
+    made = opened(folders["masstool"])
+    made.retune({"votes": 0.5})
+    made.add([*DATA.tools, Tool("zoo", "feed_lion", "gives the lion its dinner")])
+    assert ids(made, TEST[0], 1) != ["zoo/feed_lion"]
+    made.learn([Example(TEST[0], used=("zoo/feed_lion",), source=f"user {n}") for n in range(3)])
+    assert "zoo/feed_lion" in ids(made, TEST[0], 3)
 
 
 @pytest.mark.parametrize("name", ["masstool", "colt", "new"])

@@ -22,7 +22,14 @@ from toolscout.retrievers.model_folder import read_model, trained_on
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.tower import fit as tower_fit
-from toolscout.retrievers.tower.dev_weights import ChosenWeights, DevScores, TowerWeights, choose, standard_error
+from toolscout.retrievers.tower.dev_weights import (
+    ChosenWeights,
+    DevScores,
+    TowerWeights,
+    choose,
+    held_out_bonus,
+    standard_error,
+)
 from toolscout.retrievers.tower.options import MasstoolOptions
 
 pytestmark = pytest.mark.slow
@@ -251,7 +258,27 @@ def dev_scores(scores: list[list[float]], gold: list[set[int]], known: int, vote
     around = np.zeros_like(requests)
     eye = np.eye(count, dtype=np.float32)
     heard, new, scenes = np.array(votes, dtype=np.float32), np.arange(count) >= known, np.arange(len(gold))
-    return DevScores(requests, around, heard, eye, none, gold_mask, new, scenes)
+    return DevScores(requests, around, heard, requests, eye, none, gold_mask, new, np.zeros_like(new), scenes)
+
+
+def with_added(dev: DevScores, added: set[int], cosines: list[list[float]]) -> DevScores:
+    """The same where some tools came after training, and the encoder has these cosines."""
+    mask = np.array([tool in added for tool in range(len(dev.new))])
+    return replace(dev, added=mask, new=dev.new & ~mask, cosines=np.array(cosines, dtype=np.float32))
+
+
+def test_held_out_tools_get_the_bonus_with_which_they_are_found_as_often_as_by_the_encoder() -> None:
+    known, cosines = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4], [0.3, 0.2, 0.1, 0.1, 0.1, 0.1]
+    plain = dev_scores([[*known, 0.0, 0.0]], [{0, 6}], 8, [[0.0] * 8])
+    added = with_added(plain, {6, 7}, [[*cosines, 0.295, 0.05]])
+    assert held_out_bonus([added], TowerWeights()) == 0.21  # just above the fifth of the known tools
+    far = with_added(plain, {6, 7}, [[*known, 0.295, 0.05]])
+    assert held_out_bonus([far], TowerWeights()) == 0.21  # the encoder misses it; the recall of all tools decides
+    lost = replace(far, gold=plain.gold & (np.arange(8) != 6))
+    assert held_out_bonus([lost], TowerWeights()) == 0.0
+    assert held_out_bonus([], TowerWeights()) == 0.0
+    voted = replace(added, votes=np.array([[0.0] * 5 + [1.0, 0.0, 0.0]], dtype=np.float32))
+    assert held_out_bonus([voted], TowerWeights(votes=0.2)) == 0.31  # a vote has put the sixth tool at .6
 
 
 def tower(**numbers: float) -> Tower:

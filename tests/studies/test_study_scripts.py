@@ -79,6 +79,10 @@ def test_a_model_follows_all_steps_and_its_rows_are_not_made_again(plan: Continu
     assert str(tmp_path) not in path.read_text()
     left = [job.name for job in continual.jobs(plan, ["dense", "masstool"], [0], path)]
     assert set(left) == set(names) - set(chosen)
+    other = tmp_path / "other.jsonl"  # rows of the encoder that the package had before are not this plan's
+    for row in continual.rows.read_rows(path):
+        append(other, row | {"encoder": "another"})
+    assert [job.name for job in continual.jobs(plan, ["dense", "masstool"], [0], other)] == names
     trained = ContinualPlan(plan.data, plan.models, train_dense=True)
     after = {job.name: job.after for job in continual.jobs(trained, ["dense", "colt"], [0], path)}
     assert after["colt tools retrained 2 s0"] == ("dense tools retrained 2 s0",)

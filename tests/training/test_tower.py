@@ -282,7 +282,7 @@ def test_the_whole_graph_is_that_of_the_surroundings() -> None:
         (MasstoolOptions, {"train_encoder": True, "encoder": "e"}, "name its weights by start"),
         (MasstoolOptions, {"self_queries": 0.5}, "leave self_queries at 0"),
         (MasstoolOptions, {"rate": 0.0}, "rate and scale"),
-        (ColtOptions, {"graph": -1.0}, "graph and new_bonus"),
+        (ColtOptions, {"graph": -1.0}, "graph, new_bonus and added_bonus"),
         (ColtOptions, {"train_encoder": True, "encoder": "e"}, "name its weights by start"),
         (ColtOptions, {"layers": 7}, "layers must be 0 to 3"),
     ],

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.core.model_files import UNREADABLE
+from toolscout.core.tool import Searchable
 from toolscout.data.dataset import request_digest
 from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
@@ -130,11 +131,11 @@ class Centroid(DocumentIndex):
         length = float(np.linalg.norm(mixed))
         return (mixed / length).astype(np.float32) if length > 0 else document
 
-    def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
-        if tool_id not in self._requests:
+    def _tool_vector(self, tool: Searchable, document: Floats) -> Floats:
+        if tool.id not in self._requests:
             return document
-        self._document_vectors[tool_id] = document.astype(np.float16).astype(np.float32)
-        return self._mixed(tool_id)
+        self._document_vectors[tool.id] = document.astype(np.float16).astype(np.float32)
+        return self._mixed(tool.id)
 
     def _forget_absent(self) -> None:
         """Drop the older half of the means of absent tools if they are too many: feedback may name any tool."""

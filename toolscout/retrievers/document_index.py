@@ -79,7 +79,7 @@ class DocumentIndex(Retriever):
 
     # What a subclass may override.
 
-    def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
+    def _tool_vector(self, tool: Searchable, document: Floats) -> Floats:
         """The vector that represents a tool with this document vector; called when a tool is added or changes."""
         return document
 
@@ -104,6 +104,17 @@ class DocumentIndex(Retriever):
         named tools come first in any case, in the order of their scores.
         """
         return {}
+
+    def _searched_rows(self, allowed: Allowed | None) -> tuple[Ints | None, Ints]:
+        """The rows that a search looks at (None: all), and the rows that it skips. Called with the lock held.
+
+        A tool in another row is only found through its bonus.
+        """
+        return None if allowed is None else self._rows.allowed(allowed), self._table.skipped()
+
+    def _similarities(self, vector: Floats, rows: Ints) -> Doubles:
+        """The cosines of a request with this encoder's vector to the tools in some rows. Called with the lock held."""
+        return self._table.scores(self._request_vector(vector), rows)
 
     def _predicts_need(self) -> bool:
         """Whether the model was trained to predict if a request needs a tool at all."""
@@ -193,7 +204,7 @@ class DocumentIndex(Retriever):
             latest = {tool.id: tool for tool in tools}
             known = {tool_id: digest for tool_id, tool in latest.items() if (digest := tool.digest()) in vectors}
             self._replace(list(latest))
-            served = {tool_id: self._tool_vector(tool_id, vectors[digest]) for tool_id, digest in known.items()}
+            served = {tool_id: self._tool_vector(latest[tool_id], vectors[digest]) for tool_id, digest in known.items()}
             insertable = self._insertable(served)
             self._pending.update({tool_id: tool for tool_id, tool in latest.items() if tool_id not in insertable})
             for tool_id in [tool_id for tool_id in served if tool_id not in insertable]:
@@ -350,8 +361,7 @@ class DocumentIndex(Retriever):
                 for vector, known, names in zip(searched, evidence, named, strict=True)
             ]
             table, rows = self._table, self._rows
-            among = None if allowed is None else rows.allowed(allowed)
-            skipped = table.skipped()
+            among, skipped = self._searched_rows(allowed)
         # Without the lock, so that others can go on. Tools with a negative bonus may drop out: search for more.
         counts = [k + sum(bonus < 0 for bonus in one.values()) for one in bonuses]
         nearest = table.search_each(searched, counts, among, skipped)
@@ -398,14 +408,14 @@ class DocumentIndex(Retriever):
         if not any(row is not None for row in map(self._rows.row, ids)):
             return [() for _ in ids]
         try:
-            vector = self._request_vector(self.vector_of(ranking))
+            vector = self.vector_of(ranking)
         except EncoderUnavailable:
             return [() for _ in ids]
         with self._lock:
             rows = [self._rows.row(tool_id) for tool_id in ids]
             known = np.array([row for row in rows if row is not None], dtype=np.int64)
             # None is known if all were removed meanwhile.
-            scores = iter(self._table.scores(vector, known).tolist() if len(known) else ())
+            scores = iter(self._similarities(vector, known).tolist() if len(known) else ())
         return [() if row is None else (Similarity(round(next(scores), 6)),) for row in rows]
 
     def vector_of(self, ranking: Ranking) -> Floats:

@@ -1,4 +1,4 @@
-"""masstool: predicts whether a tool is needed, and ranks tools with a graph, neighbouring requests and a gate."""
+"""masstool: dense retrieval, votes of neighbouring requests, and a prediction whether a tool is needed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from toolscout.retrievers.tower.retriever import TowerRetriever
 
 
 class Masstool(TowerRetriever):
-    """MassTool for requests and tools that training has not seen: it has no learned vector per request.
+    """Dense retrieval plus votes of neighbouring requests, and a prediction whether a request needs a tool (`need`).
 
-    The detection tower predicts whether a request needs a tool (`need`); its hidden state gates how much neighbouring
-    requests count in the retrieval tower. Untrained, it is dense retrieval plus votes of past requests. The preset
-    "published" opens masstool_published, the authors' network with their settings for ToolLens.
+    It is what dev leaves of MassTool for requests and tools that training has not seen. The graph, the attention to
+    neighbours and the gate are trained too, but count only where dev is sure of them, which is rare. Untrained, it is
+    dense retrieval plus votes. The preset "published" opens masstool_published, the authors' network with their
+    settings for ToolLens.
     """
 
     name: ClassVar[str] = "masstool"

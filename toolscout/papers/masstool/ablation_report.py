@@ -35,6 +35,8 @@ _WORDS = MappingProxyType(
         "without-contrastive": "without the contrastive loss",
         "without-detection": "without detection",
         "without-graph": "without the graph",
+        "without-attention": "without attention (neighbours only vote)",
+        "without-votes": "without votes (neighbours are only attended to)",
     }
 )
 _WHOLE = "MassTool"

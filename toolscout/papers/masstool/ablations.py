@@ -12,7 +12,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -68,7 +68,7 @@ class Variant:
     """A variant of the full model: `changes` of the options it is trained with, or the full model served otherwise.
 
     `pool`: the share of the training requests that serve as neighbours. `accuracy`: what the accuracy of the detection
-    tower on requests that need a tool is lowered to; 0 leaves it unchanged.
+    tower on requests that need a tool is lowered to; 0 leaves it unchanged. `weights`: options of the served model.
     """
 
     name: str
@@ -76,11 +76,12 @@ class Variant:
     changes: Mapping[str, Any]
     pool: float = 1.0
     accuracy: float = 0.0
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def trained(self) -> bool:
         """Return whether the variant is trained; the others serve the full model with a change."""
-        return self.part not in ("pool", "detector")
+        return self.part not in ("pool", "detector") and not self.weights
 
 
 _WITHOUT: Mapping[str, Mapping[str, Any]] = {
@@ -91,9 +92,12 @@ _WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "detection": {"detection": 0.0},
     "graph": {"layers": 0},
 }
+# What neighbours give is left out by its weight: their vectors (attention), or their votes.
+_UNWEIGHTED: Mapping[str, str] = {"attention": "neighbour_weight", "votes": "votes"}
 VARIANTS = (
     Variant(FULL, "full", {}),
     *(Variant(f"without-{name}", "without", changes) for name, changes in _WITHOUT.items()),
+    *(Variant(f"without-{name}", "without", {}, weights={weight: 0.0}) for name, weight in _UNWEIGHTED.items()),
     *(Variant(f"transfer-{one}", "transfer", {"transfer": one}) for one in TRANSFERS if one != "none"),
     *(Variant(f"lambda-{one:g}", "lambda", {"detection": one}) for one in (0.08, 0.2, 0.5, 1.0)),
     *(Variant(f"epsilon-{one:g}", "epsilon", {"epsilon": one}) for one in (0.0, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)),
@@ -252,7 +256,7 @@ def _measure(
         texts = [text for _, text in found.test.split(plan.test).requests]
         noisy = noisy_detector.add_errors(tower, model, texts, found.prompts, variant.accuracy)
         tower, need = noisy.tower, need | {"detector_accuracy": round(noisy.accuracy, 6)}
-    model.retune(served, tower)
+    model.retune({**served, **variant.weights}, tower)
     if variant.pool < 1:
         model.forget()
         model.learn(sample(train_examples([found.data]), variant.pool))
@@ -263,7 +267,7 @@ def _measure(
         "variant": variant.name,
         "part": variant.part,
         "weights": weights,
-        "changes": dict(variant.changes) | ({"pool": variant.pool} if variant.part == "pool" else {}),
+        "changes": {**variant.changes, **variant.weights, **({"pool": variant.pool} if variant.part == "pool" else {})},
         "encoder": plan.encoder.rstrip("/").rpartition("/")[2] or "default",
     }
     named = f"{variant.name}-{weights}-{found.identity}-s{seed}"

@@ -172,8 +172,8 @@ class MasstoolPublished(DocumentIndex):
             raise NeedsTraining(unknown, COMMAND)
         super().add(tools, {digest: self._known[tool_id][1] for tool_id, digest in digests.items()})
 
-    def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
-        return self._known[tool_id][1]
+    def _tool_vector(self, tool: Searchable, document: Floats) -> Floats:
+        return self._known[tool.id][1]
 
     def _predicts_need(self) -> bool:
         return self._tower is not None and bool(self.options.no_tool) and self.options.weight_detection > 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolscout.core.answer import Example
-from toolscout.core.arrays import Floats, Ints
+from toolscout.core.arrays import Bools, Floats, Ints
 from toolscout.data.beir_files import Qrels
 from toolscout.data.dataset import Dataset, pooled, request_digest
 from toolscout.data.no_tool_prompts import DEV, TRAIN, Prompt, read_negatives
@@ -26,7 +26,7 @@ from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import ENCODER_FOLDER, WEIGHTS_FOLDER
 from toolscout.retrievers.encoded_requests import Encoding, train_examples
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet, seen_with
-from toolscout.retrievers.tower.dev_weights import ChosenWeights, DevScores, choose
+from toolscout.retrievers.tower.dev_weights import ChosenWeights, DevScores, choose, chosen, held_out_bonus
 from toolscout.retrievers.tower.retriever import TowerRetriever
 from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # Below this many training requests per used tool, the graph hardly helps.
 _SPARSE = 3.0
 _BATCHES = 4
+# The used tools are held out in so many parts, one after the other, to choose the bonus of added tools.
+_FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ def fit(
         progress("choosing on dev", 0, 0)
     retriever.remove(retriever.ids())
     retriever._tower, retriever.trained_on = learned.tower, seen
+    retriever._catalogue = frozenset(tool.id for one in data for tool in one.dataset.tools)
     retriever._head = _calibrated(learned.tower, joined, vectors, prompts, encoding, retriever._fingerprint())
     choice = _choose_weights(retriever, joined, known, vectors, parts, data)
     found = {**asdict(choice.weights), "no_tool": no_tool}
@@ -257,25 +260,64 @@ def _choose_weights(
     parts: TowerOptions,
     data: Sequence[TrainingSet],
 ) -> ChosenWeights:
-    """Propagate over the whole graph (terms of tools, views of past requests), then choose weights on dev."""
-    from toolscout.training.tower import whole
+    """Choose weights on dev; the retriever keeps the graph terms of tools and the views of all past requests."""
+    tower = retriever._tower
+    assert tower is not None
+    tools, examples = tower.tool(vectors.tools), train_examples(data)
+    used = known.used
+
+    def dev_scores(held_out: Ints) -> DevScores:
+        """The dev scores as if these tools had come after training: no request that used one is known."""
+        kept = np.array([not np.isin(gold, held_out).any() for gold in known.gold])
+        terms = _remember(retriever, joined, known, vectors, parts, examples, kept)
+        new, added = np.ones(known.tools, dtype=bool), np.zeros(known.tools, dtype=bool)
+        new[used], added[held_out] = False, True
+        dev, gold, scenes = vectors.dev, joined.dev_gold, joined.dev_scenes
+        return DevScores.of(retriever, dev, gold, joined.rows, vectors.tools, tools, terms, new, added, scenes)
+
+    nothing_held_out = dev_scores(used[:0])
+    choice = choose(nothing_held_out, tower, layers=parts.graph.layers > 0, around=parts.around.neighbours > 0)
+    if not len(vectors.dev):
+        return choice
+    folds = np.array_split(np.random.default_rng(0).permutation(used), _FOLDS)
+    bonus = held_out_bonus(map(dev_scores, folds), choice.weights)
+    _remember(retriever, joined, known, vectors, parts, examples, np.ones(len(known.gold), dtype=bool))
+    return chosen(nothing_held_out, replace(choice.weights, added_bonus=bonus))
+
+
+def _remember(
+    retriever: TowerRetriever,
+    joined: TowerTrainingData,
+    known: TrainingRequests,
+    vectors: Any,
+    parts: TowerOptions,
+    examples: Sequence[Example],
+    kept: Bools,
+) -> Floats:
+    """Give the retriever the training requests that are kept: graph terms of tools, the pool, and its views.
+
+    Returns the terms of all tools.
+    """
+    from toolscout.training.tower import TrainingRequests, whole
 
     tower = retriever._tower
     assert tower is not None
-    requests, tools = tower.request(vectors.requests), tower.tool(vectors.tools)
-    by_tools, by_scenes, terms = whole(known, parts, requests, tools)
+    tools = tower.tool(vectors.tools)
+    retriever._terms, retriever._pools, retriever._views = {}, retriever._empty_pools(), {}
+    if not kept.any():
+        return np.zeros_like(tools)
+    gold = [gold for gold, keep in zip(known.gold, kept, strict=True) if keep]
+    requests = tower.request(vectors.requests[kept])
+    some = TrainingRequests(gold, np.unique(known.scenes[kept], return_inverse=True)[1], known.tools)
+    by_tools, by_scenes, terms = whole(some, parts, requests, tools)
     terms = terms.astype(np.float16).astype(np.float32)  # as they are saved
     views = np.stack([unit(requests + found) for found in (by_tools, by_scenes)], axis=1)
     touched = np.flatnonzero(np.abs(terms).sum(1))
     by_row = {row: terms[row] for row in touched.tolist()}
     retriever._terms = {tool_id: by_row[row] for tool_id, row in joined.rows.items() if row in by_row}
-    retriever._pools, retriever._views = retriever._empty_pools(), {}
-    examples = train_examples(data)
     if parts.around.neighbours:
-        retriever._pools.add(examples, vectors.requests.astype(np.float16).astype(np.float32))
-        keys = [(f"source {one.source}", request_digest(one.request[:MAX_REQUEST_CHARS])) for one in examples]
+        few = [example for example, keep in zip(examples, kept, strict=True) if keep]
+        retriever._pools.add(few, vectors.requests[kept].astype(np.float16).astype(np.float32))
+        keys = [(f"source {one.source}", request_digest(one.request[:MAX_REQUEST_CHARS])) for one in few]
         retriever._views = {key: view.astype(np.float16) for key, view in zip(keys, views, strict=True)}
-    new = np.ones(known.tools, dtype=bool)
-    new[[joined.rows[tool.id] for tool in joined.dataset.tools if tool.digest() in retriever.trained_on.tools]] = False
-    scores = DevScores.of(retriever, vectors.dev, joined.dev_gold, joined.rows, tools, terms, new, joined.dev_scenes)
-    return choose(scores, tower, layers=parts.graph.layers > 0, around=parts.around.neighbours > 0)
+    return terms

@@ -16,8 +16,9 @@ class ColtOptions(EncoderTrainingOptions, GraphOptions, EncoderOptions):
 
     train_encoder: whether the encoder is trained too, starting from the Hugging Face folder `start` ("" for the
         published one); otherwise `encoder` stays as it is.
-    graph: weight of a tool's past requests beside its document. Chosen on dev, as is
-    new_bonus: added to the score of tools that training has not seen.
+    graph: weight of a tool's past requests beside its document. Chosen on dev, as are
+    new_bonus: added to the score of tools that were there in training and that no training request used, and
+    added_bonus: added to the encoder's cosine of tools that came after training.
     keep: how many past requests are kept.
     """
 
@@ -26,6 +27,7 @@ class ColtOptions(EncoderTrainingOptions, GraphOptions, EncoderOptions):
     start: str = ""
     graph: float = 0.3
     new_bonus: float = 0.0
+    added_bonus: float = 0.0
     keep: int = 100_000
     # COLT looks up no neighbouring requests and has no detection tower.
     neighbours: ClassVar[int] = 0
@@ -61,6 +63,7 @@ class MasstoolOptions(NeighbourOptions, EncoderTrainingOptions, GraphOptions, En
     neighbour_weight: float = 1.0
     votes: float = 0.1
     new_bonus: float = 0.0
+    added_bonus: float = 0.0
     share: float = 0.5
     keep: int = 100_000
     share_feedback: bool = False
@@ -77,9 +80,8 @@ class MasstoolOptions(NeighbourOptions, EncoderTrainingOptions, GraphOptions, En
 
 def _check(options: ColtOptions | MasstoolOptions) -> None:
     """Raise BadModel for values that both kinds of options refuse."""
-    graph, new_bonus, keep = options.graph, options.new_bonus, options.keep
-    if not (graph >= 0 and new_bonus >= 0 and keep >= 1):
-        raise BadModel(f"graph and new_bonus must be 0 or more, keep at least 1, got {graph}, {new_bonus}, {keep}")
+    if not (options.graph >= 0 and options.new_bonus >= 0 and options.added_bonus >= 0 and options.keep >= 1):
+        raise BadModel(f"graph, new_bonus and added_bonus must be 0 or more, keep at least 1, got {options}")
     if options.self_queries:
         raise BadModel("lines of documents have no place in a graph of requests; leave self_queries at 0")
     if options.start and not options.train_encoder:

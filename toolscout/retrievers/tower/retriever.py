@@ -11,17 +11,18 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from toolscout.core.answer import Allowed, Example, Reason
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Doubles, Floats, Ints
 from toolscout.core.model_files import UNREADABLE
-from toolscout.core.scope import Scope
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel
 from toolscout.index.feedback_pool import Entry, Neighbour
+from toolscout.index.recent import Recent
 from toolscout.index.tenant_pools import RecalledRequests, TenantPools, with_past
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.need_head import NEED_FILE, NeedHead
 from toolscout.models.tower import TOWER_FILE, VIEWS, AttendedRequest, Tower, unit
-from toolscout.retrievers.base import Ranking
+from toolscout.retrievers.base import Ranking, Vectors
 from toolscout.retrievers.encoded_requests import vectors_of, with_digests
 from toolscout.retrievers.model_folder import read_model, read_new, read_options, write_model, write_new
 from toolscout.retrievers.new_tool_bonus import NewToolBonusIndex
@@ -32,12 +33,18 @@ _REQUESTS, _VIEWS, _TERMS, _TERM_IDS = "requests", "views.npy", "terms.npy", "te
 # An untrained tower treats the request as a neighbour with cosine one half, so that others get attention too.
 _UNLEARNED_SHARPNESS, _UNLEARNED_OWN, _UNLEARNED_SEARCH = 10.0, -5.0, 0.2
 
+_CALLERS_KEPT = 64
+
 Key = tuple[str, str]
 
 
 class SearchVector(NamedTuple):
-    """What a request is searched with: its vector after attention to neighbours, its length, and their votes."""
+    """What a request is searched with: its vector after attention to neighbours, its length, and their votes.
 
+    `encoded`: the encoder's vector of the request, which tools that came after training are compared with.
+    """
+
+    encoded: Floats
     vector: Floats
     length: float
     votes: dict[str, float]
@@ -50,6 +57,9 @@ class TowerRetriever(NewToolBonusIndex):
     The vector of a tool is its document's, plus a graph term if training requests used the tool; the term stays with
     the tool's id when its document changes. The tools that neighbouring requests used get the attention weights of
     those as votes. Tools and past requests can be added at any time.
+
+    What training learned holds for the catalogue that it learned from. A tool that came later (an added tool) is
+    therefore scored by the encoder's cosine, as dense scores it, plus `added_bonus`, plus votes if it has any.
     """
 
     name: ClassVar[str]
@@ -65,6 +75,9 @@ class TowerRetriever(NewToolBonusIndex):
         self._terms: dict[str, Floats] = {}
         self._pools = self._empty_pools()
         self._views: dict[Key, Floats] = {}
+        self._catalogue: frozenset[str] | None = None  # ids of the tools that were there in training; None: unknown
+        self._added: set[str] = set()
+        self._forget_rows()
 
     @property
     def trains_encoder(self) -> bool:
@@ -85,11 +98,35 @@ class TowerRetriever(NewToolBonusIndex):
 
     def _is_new(self, tool: Searchable) -> bool:
         # A tool whose document was edited keeps its graph term.
-        return super()._is_new(tool) and tool.id not in self._terms
+        return super()._is_new(tool) and tool.id not in self._terms and not self._is_added(tool)
 
-    def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
-        moved = self._tower.tool(document) if self._tower else document
-        term = self._terms.get(tool_id)
+    def _is_added(self, tool: Searchable) -> bool:
+        """Whether the tool came after training."""
+        known = self._catalogue is None or tool.id in self._catalogue
+        return not known and tool.digest() not in self.trained_on.tools
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Add tools with the vectors given, or encode them (None). A tool whose vector is missing is pending."""
+        with self._lock:
+            super().add(tools, vectors)
+            self._added |= {tool.id for tool in tools if self._is_added(tool)}
+            self._forget_rows()
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Remove tools."""
+        with self._lock:
+            super().remove(ids)
+            self._added.difference_update(ids)
+            self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        self._added_rows: Recent[Allowed | None, Ints] = Recent(_CALLERS_KEPT)
+        self._other_rows: Recent[Allowed, Ints] = Recent(_CALLERS_KEPT)
+
+    def _tool_vector(self, tool: Searchable, document: Floats) -> Floats:
+        if self._tower is None or self._is_added(tool):
+            return document
+        moved, term = self._tower.tool(document), self._terms.get(tool.id)
         return moved if term is None else unit(moved + self.options.graph * term)
 
     def _request_vector(self, vector: Floats) -> Floats:
@@ -135,7 +172,7 @@ class TowerRetriever(NewToolBonusIndex):
             for tool_id, sign in entry.tools.items():
                 votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
         length = max(float(np.linalg.norm(attended.vector)), 1e-12)
-        return SearchVector(attended.vector, length, votes, RecalledRequests(neighbours, 0.0, scope.tenant))
+        return SearchVector(vector, attended.vector, length, votes, RecalledRequests(neighbours, 0.0, scope.tenant))
 
     def _search_vector(self, vector: Floats, evidence: SearchVector) -> Floats:
         return (evidence.vector / evidence.length).astype(np.float32)
@@ -146,10 +183,66 @@ class TowerRetriever(NewToolBonusIndex):
         weight, length = float(self.options.votes), evidence.length
         votes = {i: weight * vote / length for i, vote in evidence.votes.items() if weight}
         k += sum(vote < 0 for vote in votes.values())  # votes may push so many new tools down: look at more of them
-        new_bonuses = {i: bonus / length for i, bonus in super()._bonuses(vector, evidence, k, allowed, named).items()}
-        extra = self._new_bonus() / length if new_bonuses else 0.0
-        voted = {i: vote + (extra if i in self._new else 0.0) for i, vote in votes.items()}
-        return {**new_bonuses, **voted}
+        bonuses = {i: bonus / length for i, bonus in super()._bonuses(vector, evidence, k, allowed, named).items()}
+        extra = self._new_bonus() / length if bonuses else 0.0
+        bonuses |= {i: extra for i in votes if i in self._new}
+        bonuses |= self._added_bonuses(vector, evidence, k, allowed, [*named, *votes])
+        return {**bonuses, **{i: vote + bonuses.get(i, 0.0) for i, vote in votes.items()}}
+
+    def _added_bonuses(
+        self, vector: Floats, evidence: SearchVector, k: int, allowed: Allowed | None, others: Sequence[str]
+    ) -> dict[str, float]:
+        """The bonuses of the k added tools nearest to the request, and of added tools among the others.
+
+        A bonus comes on top of the product with the search vector, and leaves the encoder's cosine and `added_bonus`.
+        """
+        permitted = self._added_among(allowed)
+        if not len(permitted):
+            return {}
+        nearest, _ = self._table.search(evidence.encoded, k, permitted)
+        named = [self._rows.row(tool_id) for tool_id in self._added.intersection(others)]
+        rows = np.array(sorted({*nearest.tolist(), *(row for row in named if row is not None)}), dtype=np.int64)
+        cosines, products = (self._table.scores(one, rows) for one in (evidence.encoded, vector))
+        bonus = float(self.options.added_bonus) if len(self._added_among(None)) < len(self._rows) else 0.0
+        found = (cosines + bonus) / evidence.length - products
+        return dict(zip(self._rows.ids.some(rows.tolist()), found.tolist(), strict=True))
+
+    def _added_among(self, allowed: Allowed | None) -> Ints:
+        """The rows of the added tools that a caller may see."""
+        rows = self._added_rows.get(allowed)
+        if rows is None:
+            found = [self._rows.row(i) for i in self._added if allowed is None or allowed.permits(i)]
+            rows = np.sort(np.array([row for row in found if row is not None], dtype=np.int64))
+            self._added_rows.keep(allowed, rows)
+        return rows
+
+    def _searched_rows(self, allowed: Allowed | None) -> tuple[Ints | None, Ints]:
+        """All rows but those of added tools, which are found through their bonuses."""
+        among, skipped = super()._searched_rows(allowed)
+        added = self._added_among(None)
+        if not len(added):
+            return among, skipped
+        if allowed is None or among is None:
+            return None, np.concatenate([skipped, added])
+        others = self._other_rows.get(allowed)
+        if others is None:
+            others = among[~np.isin(among, added)]
+            self._other_rows.keep(allowed, others)
+        return others, skipped
+
+    def _similarities(self, vector: Floats, rows: Ints) -> Doubles:
+        added = np.isin(rows, self._added_among(None))
+        return np.where(added, self._table.scores(vector, rows), super()._similarities(vector, rows))
+
+    def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
+        """For each request vector, the cosine of the most similar allowed tool; empty where there is none."""
+        with self._lock:
+            rows = self._rows.alive() if scope.allowed is None else self._rows.allowed(scope.allowed)
+            added, table = np.isin(rows, self._added_among(None)), self._table.frozen()
+        # Without the lock: in a large catalogue this takes long, and searches go on meanwhile.
+        parts = [(self._request_vector(vectors), rows[~added]), (vectors, rows[added])]
+        found = [table.best_scores(queries, some) for queries, some in parts if len(some)]
+        return np.max(found, axis=0) if found else np.empty(0, dtype=np.float32)
 
     def _attend(self, vector: Floats, neighbours: Sequence[Neighbour], neighbour_weight: float) -> AttendedRequest:
         request = self._request_vector(vector)
@@ -178,7 +271,11 @@ class TowerRetriever(NewToolBonusIndex):
         own = self._request_vector(self._pools.vector(entry))
         used = [self._rows.row(i) for i, sign in entry.tools.items() if sign > 0 and self.options.layers]
         rows = np.array([row for row in used if row is not None], dtype=np.int64)
-        view = unit(own + unit(self._table.rows(rows).sum(0))) if len(rows) else own
+        vectors = self._table.rows(rows) if len(rows) else np.empty((0, len(own)), dtype=np.float32)
+        if self._tower is not None:  # the rows of added tools hold the encoder's vectors
+            added = np.isin(rows, self._added_among(None))
+            vectors[added] = self._tower.tool(vectors[added])
+        view = unit(own + unit(vectors.sum(0))) if len(rows) else own
         return np.stack([view] * VIEWS)
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
@@ -203,7 +300,9 @@ class TowerRetriever(NewToolBonusIndex):
             stored = {key: self._views[key] for key in entries if key in self._views}
             np.save(folder / _VIEWS, np.array(list(stored.values()), dtype=np.float16))
             np.save(folder / _TERMS, np.array(list(self._terms.values()), dtype=np.float16))
-            (folder / _TERM_IDS).write_text(json.dumps({"ids": list(self._terms), "views": list(stored)}))
+            catalogue = None if self._catalogue is None else sorted(self._catalogue)
+            record = {"ids": list(self._terms), "views": list(stored), "catalogue": catalogue}
+            (folder / _TERM_IDS).write_text(json.dumps(record | {"added": sorted(self._added)}))
             for part, name in ((self._tower, TOWER_FILE), (self._head, NEED_FILE)):
                 if part is None:
                     (folder / name).unlink(missing_ok=True)
@@ -229,6 +328,9 @@ class TowerRetriever(NewToolBonusIndex):
             terms, views = np.load(folder / _TERMS), np.load(folder / _VIEWS)
             loaded._terms = dict(zip(record["ids"], terms.astype(np.float32), strict=True))
             loaded._views = dict(zip(map(tuple, record["views"]), views, strict=True))
+            # A model that was saved before tools were told apart by when they came has neither.
+            loaded._catalogue = None if (ids := record.get("catalogue")) is None else frozenset(ids)
+            loaded._added = set(record.get("added", ()))
         except UNREADABLE as error:
             raise BadModel(f"what tools gathered in {folder} cannot be read ({error}); train the model again") from None
         loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
