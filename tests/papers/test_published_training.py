@@ -153,9 +153,7 @@ def test_the_list_wise_loss_by_hand() -> None:
 def test_the_pairwise_loss_by_hand() -> None:
     scores = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.5, 3.0], [1.0, 2.0, 3.0]], dtype=torch.float64, requires_grad=True)
     gold = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
-    differences = np.array(
-        [2.0, 1.0, 0.0, -2.5]
-    )  # two pairs in each list; the third has none
+    differences = np.array([2.0, 1.0, 0.0, -2.5])  # two pairs in each list; the third has none
     loss = published_training.pairwise(scores, gold)
     assert loss.item() == pytest.approx(float(np.log1p(np.exp(-differences)).mean()))
     loss.backward()  # type: ignore[no-untyped-call]
