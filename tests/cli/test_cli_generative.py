@@ -159,6 +159,6 @@ def test_help_names_every_method_that_can_be_trained(run: Run, monkeypatch: pyte
     about = {row["name"]: row for row in json.loads(run("retrievers", "--format", "json").stdout)}
     assert about["toolgen"]["options"]["ids"] == "atomic"
     named = {name for name, row in about.items() if row["presets"] == ["published"]}
-    assert named == {"masstool", "colt", "toolgen", "toolweaver"}
+    assert named == {"dense", "masstool", "colt", "toolgen", "toolweaver"}
     assert about["toolweaver"]["options"]["sets"] is False
     assert "language model" in about["toolgen"]["about"]

@@ -150,6 +150,20 @@ def test_the_list_wise_loss_by_hand() -> None:
     assert float(published_training.list_wise(scores, gold)) == pytest.approx(total / 6, abs=1e-6)
 
 
+def test_the_pairwise_loss_by_hand() -> None:
+    scores = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.5, 3.0], [1.0, 2.0, 3.0]], dtype=torch.float64, requires_grad=True)
+    gold = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
+    differences = np.array([2.0, 1.0, 0.0, -2.5])  # two pairs in each list; the third has none
+    loss = published_training.pairwise(scores, gold)
+    assert loss.item() == pytest.approx(float(np.log1p(np.exp(-differences)).mean()))
+    loss.backward()  # type: ignore[no-untyped-call]
+    slopes = -1 / (1 + np.exp(differences)) / 4
+    by_hand = [[slopes[0], slopes[1], -slopes[:2].sum()], [-slopes[2], slopes[2:].sum(), -slopes[3]], [0, 0, 0]]
+    assert scores.grad is not None
+    assert np.allclose(scores.grad.numpy(), by_hand)
+    assert published_training.pairwise(scores[2:], gold[2:]).item() == 0.0
+
+
 def test_counted_rows_contrast_as_if_each_stood_there() -> None:
     random = np.random.default_rng(4)
     one, other = (torch.from_numpy(random.standard_normal((4, WIDTH))) for _ in range(2))
@@ -186,10 +200,10 @@ def test_scenes_stay_where_they_began_yet_teach_their_tools() -> None:
     assert not grad[12].any()
 
 
-@pytest.mark.parametrize("negatives", [0, 12])
-def test_it_learns_what_vectors_do_not_say(tmp_path: Path, negatives: int) -> None:
+@pytest.mark.parametrize(("negatives", "loss"), [(0, "listwise"), (12, "listwise"), (12, "pairwise")])
+def test_it_learns_what_vectors_do_not_say(tmp_path: Path, negatives: int, loss: str) -> None:
     given = material(negatives)
-    learned = published_training.learn(given, options(), tmp_path, "toy")
+    learned = published_training.learn(given, options(loss=loss), tmp_path, "toy")
     first = np.argsort(-given.dev @ given.tools.T, axis=1)[:, :3]
     encoder_alone = np.mean([len(np.intersect1d(*pair)) / 2 for pair in zip(first, given.dev_gold, strict=True)])
     assert encoder_alone < 0.5 < 0.95 < learned.trained.best["recall@3"]

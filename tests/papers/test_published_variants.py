@@ -120,6 +120,7 @@ def trained(folder: Path, **changed: Any) -> tuple[Mapping[str, Floats], Publish
         {"epsilon": 0.0},
         {"epsilon": 0.9},
         {"beta": 0.0},
+        {"loss": "pairwise"},
         {"layers": 0},
         {"layers": 2},
         {"layers": 3},
@@ -224,6 +225,7 @@ def test_what_a_variant_leaves_out_is_not_in_its_weights(tmp_path: Path) -> None
     "wrong",
     [
         {"transfer": "sum"},
+        {"loss": "hinge"},
         {"neighbours": -1},
         {"layers": -1},
         {"epsilon": 1.5},

@@ -71,6 +71,14 @@ def test_it_learns_what_no_word_tells(trained: Trained) -> None:
     assert not (trained.folder / "training").exists()
 
 
+def test_it_learns_from_pairs_and_in_batch_negatives(tmp_path: Path) -> None:
+    source = tiny_source(tmp_path / "source")
+    Dense(replace(options(source), loss="mnrl")).fit([TrainingSet(DATA)], tmp_path / "model")
+    learned = opened(tmp_path / "model")
+    assert recall(learned, DATA, "test") > 0.7
+    assert learned.options.loss == "mnrl"
+
+
 def test_progress_tells_epoch_loss_and_dev_score(trained: Trained) -> None:
     assert trained.said[-1][1:] == (80, 80)
     assert [done for _, done, _ in trained.said] == sorted(done for _, done, _ in trained.said)

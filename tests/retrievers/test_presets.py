@@ -14,6 +14,7 @@ from toolscout.retrievers.registry import BUILT_IN, method
 from toolscout.retrievers.toolgen import ToolgenOptions
 
 PAPERS: dict[str, dict[str, Any]] = {
+    "dense": {"loss": "mnrl", "scale": 20.0, "epochs": 5, "rate": 2e-5, "batch": 16, "average": 1.0},
     "masstool": {"epochs": 200, "rate": 1e-3, "batch": 2048, "layers": 1, "neighbours": 10, "epsilon": 0.82},
     "colt": {"epochs": 200, "rate": 1e-3, "batch": 2048, "layers": 1, "edge_dropout": 0.2, "beta": 0.04},
     "toolgen": {"rank": 0, "rate": 4e-5, "decay": "cosine", "memorise": 8, "epochs": 1, "similarity": 0.0}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tests.training.learnable import learnable, options, tiny_source
 from toolscout.core.arrays import Ints
@@ -47,7 +48,7 @@ def gradients(one: EncoderTask) -> dict[str, Tensor]:
     return found
 
 
-@pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
+@pytest.mark.parametrize("loss", ["sigmoid", "softmax", "mnrl"])
 def test_gradients_in_chunks_are_those_of_the_whole(sources: dict[float, Path], loss: str) -> None:
     steps = []
     for chunk in (0, 7, 1):
@@ -131,6 +132,53 @@ def test_every_request_comes_with_its_gold(sources: dict[float, Path], monkeypat
     }
     assert {tuple(tokens) for tokens in seen.requests} == expected.keys()
     assert all(expected[tuple(tokens)] == gold for tokens, gold in zip(seen.requests, seen.gold, strict=True))
+
+
+def test_pairs_compete_with_those_of_their_batch_alone(
+    sources: dict[float, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With one candidate the other losses would mine hard negatives, and mix and self_queries would add requests.
+    made = task(sources[0.0], loss="mnrl", mix=0.5, self_queries=0.5, candidates=1)
+    train, batches = made._training_data[0].train, list[tuple[list[Ints], list[Ints]]]()
+
+    def backward(requests: list[Ints], documents: list[Ints], gold: Tensor) -> Tensor:
+        assert torch.equal(gold, torch.eye(len(requests)))
+        batches.append((requests, documents))
+        return torch.tensor(0.0)
+
+    monkeypatch.setattr(made, "_backward", backward)
+    made.begin(0)
+    for step in range(made.steps()):
+        made.step(0, step)
+    documents = made._training_data[0].documents
+    expected = {
+        (tuple(tokens), tuple(documents[row]))
+        for tokens, gold in zip(train.tokens, train.gold, strict=True)
+        for row in gold
+    }
+    assert len(expected) == sum(map(len, train.gold)) > 160
+    assert len(batches) == -(-len(expected) // 16)
+    assert all(len(requests) == len(found) == 16 for requests, found in batches)
+    assert {(tuple(r), tuple(d)) for pair in batches for r, d in zip(*pair, strict=True)} == expected
+    assert not made._training_data[0].hard
+
+
+def test_the_loss_of_pairs_is_that_of_sentence_transformers(sources: dict[float, Path]) -> None:
+    made = task(sources[0.0], loss="mnrl", scale=20.0)
+    made.begin(0)
+    value, found = float(made.step(0, 0)), gradients(made)
+    picked, data = made._steps[0][1], made._training_data[0]
+    pairs = [(request, row) for request, gold in enumerate(data.train.gold) for row in gold]
+    for parameter in made.parameters().values():
+        parameter.grad = None
+    anchors = made._encoder.embed([data.train.tokens[pairs[i][0]] for i in picked])
+    positives = made._encoder.embed([data.documents[pairs[i][1]] for i in picked])
+    cosines = functional.cosine_similarity(anchors[:, None], positives[None], dim=2)
+    loss = functional.cross_entropy(20.0 * cosines, torch.arange(len(picked)))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert value == pytest.approx(loss.item(), rel=1e-5)
+    for name, gradient in gradients(made).items():
+        torch.testing.assert_close(found[name], gradient, atol=2e-5, rtol=1e-3)
 
 
 def test_joined_requests_need_what_both_need(sources: dict[float, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +286,7 @@ def test_the_bonus_may_cost_known_tools_little(sources: dict[float, Path]) -> No
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"loss": "hinge"}, "loss must be sigmoid or softmax"),
+        ({"loss": "hinge"}, "loss must be sigmoid, softmax or mnrl"),
         ({"epochs": 0}, "at least 1"),
         ({"batch": 0}, "at least 1"),
         ({"candidates": 0}, "at least 1"),

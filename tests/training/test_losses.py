@@ -28,6 +28,20 @@ def test_softmax_is_the_cross_entropy_to_equal_shares() -> None:
     assert float(losses.multi_gold_softmax(SCORES, GOLD)) == pytest.approx(float(expected))
 
 
+def test_softmax_over_pairs_is_the_multiple_negatives_ranking_loss() -> None:
+    """As sentence-transformers has it: cosines times 20, and row i has to find column i."""
+    vectors = torch.randn((2, 5, 6), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    mine, theirs = vectors.clone().requires_grad_(), vectors.clone().requires_grad_()
+    units = functional.normalize(mine, dim=2)
+    found = losses.multi_gold_softmax(20 * units[0] @ units[1].T, torch.eye(5))
+    cosines = functional.cosine_similarity(theirs[0][:, None], theirs[1][None], dim=2)
+    expected = functional.cross_entropy(20.0 * cosines, torch.arange(5))
+    assert found.item() == pytest.approx(expected.item())
+    found.backward()  # type: ignore[no-untyped-call]
+    expected.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(mine.grad, theirs.grad)
+
+
 def test_sigmoid_by_hand() -> None:
     scores = torch.tensor([[0.0, 0.0, math.log(3)]])
     gold = torch.tensor([[1.0, 0.0, 1.0]])

@@ -281,6 +281,7 @@ def test_the_whole_graph_is_that_of_the_surroundings() -> None:
         (MasstoolOptions, {"start": "w"}, "set train_encoder=true as well"),
         (MasstoolOptions, {"train_encoder": True, "encoder": "e"}, "name its weights by start"),
         (MasstoolOptions, {"self_queries": 0.5}, "leave self_queries at 0"),
+        (ColtOptions, {"loss": "mnrl"}, "loss must be sigmoid or softmax"),
         (MasstoolOptions, {"rate": 0.0}, "rate and scale"),
         (ColtOptions, {"graph": -1.0}, "graph, new_bonus and added_bonus"),
         (ColtOptions, {"train_encoder": True, "encoder": "e"}, "name its weights by start"),

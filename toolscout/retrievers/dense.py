@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
+from toolscout.core.option_values import Presets
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import Encoder
@@ -19,14 +21,30 @@ from toolscout.retrievers.new_tool_bonus import NewToolBonusIndex
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.training.encoder_options import EncoderTrainingOptions
 
+# How COLT and MassTool fine-tune their encoder, before they train a network on its vectors.
+_PUBLISHED: Mapping[str, Any] = MappingProxyType(
+    {
+        "loss": "mnrl",
+        "scale": 20.0,
+        "epochs": 5,
+        "rate": 2e-5,
+        "batch": 16,
+        "mix": 0.0,
+        "average": 1.0,
+        "patience": 0,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
-class DenseOptions(EncoderTrainingOptions, EncoderOptions):
+class DenseOptions(Presets, EncoderTrainingOptions, EncoderOptions):
     """`new_bonus`: added to the cosine of tools that a trained encoder has not seen in training; chosen on dev.
 
-    `start`: the Hugging Face folder of the encoder that training begins with, "" for the default one.
+    `start`: the Hugging Face folder of the encoder that training begins with, "" for the default one. The preset
+    "published" has the settings of the first stage of COLT and MassTool.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": _PUBLISHED})
     start: str = ""
     new_bonus: float = 0.0
 

@@ -25,6 +25,11 @@ class Requests:
         """The number of requests."""
         return len(self.tokens)
 
+    def in_pairs(self) -> Requests:
+        """Return a copy in which each request is repeated for each of its gold documents, with that document alone."""
+        tokens = [tokens for tokens, gold in zip(self.tokens, self.gold, strict=True) for _ in gold]
+        return Requests(tokens, [gold[place : place + 1] for gold in self.gold for place in range(len(gold))])
+
 
 @dataclass(slots=True)
 class EncoderTrainingData:

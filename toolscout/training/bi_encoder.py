@@ -100,7 +100,9 @@ class EncoderTask(TrainingTask):
         # A GPU is faster with large batches, a CPU with little padding.
         self._alike, self._most_parts = (64, 2) if gpu else (16, 1 << 30)
         self._steps: list[tuple[int, Ints]] = []
-        self._sizes = [len(data.train) for data in training_data]
+        self._in_batch = options.loss == "mnrl"
+        self._train = [data.train.in_pairs() if self._in_batch else data.train for data in training_data]
+        self._sizes = [len(requests) for requests in self._train]
         self._dev = [self._dev_rows(data) for data in training_data]
 
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
@@ -119,7 +121,7 @@ class EncoderTask(TrainingTask):
             if saved and f"rows.{index}" in saved:
                 ends = np.cumsum(saved[f"counts.{index}"].numpy())[:-1]
                 data.hard = np.split(saved[f"rows.{index}"].numpy(), ends)
-            elif len(data.competing) > self._options.candidates:
+            elif len(data.competing) > self._options.candidates and not self._in_batch:
                 self._mine(data)
 
     def epoch_state(self) -> dict[str, Tensor]:
@@ -136,8 +138,11 @@ class EncoderTask(TrainingTask):
         index, picked = self._steps[step]
         data, options = self._training_data[index], self._options
         rng = np.random.default_rng([options.seed, epoch, step])
-        tokens = [data.train.tokens[i] for i in picked]
-        gold = [data.train.gold[i] for i in picked]
+        tokens = [self._train[index].tokens[i] for i in picked]
+        gold = [self._train[index].gold[i] for i in picked]
+        if self._in_batch:  # a document that two pairs share is there twice, as in sentence-transformers
+            documents = [data.documents[row] for row in np.concatenate(gold)]
+            return self._backward(tokens, documents, torch.eye(len(gold), device=self._encoder.device))
         for place in range(round(len(picked) * options.mix)):
             other = int(rng.integers(len(picked)))
             source = int(picked[other])
@@ -204,7 +209,7 @@ class EncoderTask(TrainingTask):
 
     def _loss(self, vectors: Tensor, requests: int, gold: Tensor) -> Tensor:
         cosines = vectors[:requests] @ vectors[requests:].T
-        if self._options.loss == "softmax":
+        if self._options.loss != "sigmoid":
             return losses.multi_gold_softmax(self._options.scale * cosines, gold)
         return losses.sigmoid(self._options.scale * (cosines - self._options.bias), gold)
 

@@ -14,7 +14,10 @@ from toolscout.models.tower import TRANSFERS, Transfer
 class EncoderTrainingOptions:
     """How an encoder is trained.
 
-    loss: "sigmoid" scores each tool on its own, "softmax" lets all tools compete.
+    loss: "sigmoid" scores each tool on its own, "softmax" lets all tools compete. "mnrl" is the multiple negatives
+        ranking loss: a batch has pairs of a request and one of its gold tools, and the tools of a batch compete. Gold
+        tools of a request that other pairs bring along count as wrong. It does not use bias, mix, self_queries, unused
+        and candidates.
     scale: multiplies cosines.
     bias: the cosine at which the sigmoid is undecided.
     mix: the share of requests that are joined with another one, so that the encoder sees combinations of tools that no
@@ -27,7 +30,7 @@ class EncoderTrainingOptions:
     patience: epochs without a better dev score before training stops, 0 to never stop early.
     """
 
-    loss: Literal["sigmoid", "softmax"] = "sigmoid"
+    loss: Literal["sigmoid", "softmax", "mnrl"] = "sigmoid"
     scale: float = 20.0
     bias: float = 0.5
     epochs: int = 6
@@ -45,8 +48,10 @@ class EncoderTrainingOptions:
 
     def __post_init__(self) -> None:
         """Raise BadModel for values out of range."""
-        if self.loss not in ("sigmoid", "softmax") or min(self.epochs, self.batch, self.candidates) < 1:
-            raise BadModel(f"loss must be sigmoid or softmax; epochs, batch and candidates at least 1, got {self}")
+        if self.loss not in ("sigmoid", "softmax", "mnrl"):
+            raise BadModel(f"loss must be sigmoid, softmax or mnrl, got {self.loss!r}")
+        if min(self.epochs, self.batch, self.candidates) < 1:
+            raise BadModel(f"epochs, batch and candidates must be at least 1, got {self}")
         if not (self.rate > 0 and self.scale > 0 and 0 <= self.mix <= 1 and 0 <= self.average <= 1):
             raise BadModel(f"rate and scale must be above 0, mix and average from 0 to 1, got {self}")
         if not (self.self_queries >= 0 and min(self.chunk, self.patience, self.seed) >= 0):
@@ -68,6 +73,8 @@ class PublishedOptions:
     transfer: how AdaKT changes the attended vector s by the detection tower's vector i: "gating" (sigmoid of a linear
         map of i, times s), "addition" (s + i), "concatenation" (a linear map of both), "attention" (s and i attend to
         both, and the two results are added); "none" trains without AdaKT.
+    loss: the retrieval loss: "listwise" as published, or "pairwise", which is BPR over all pairs of a gold tool and
+        another tool of a list.
     candidates: tools in a list, gold ones included.
     beta, temperature: weight and temperature of the contrastive loss; a weight of 0 leaves it out.
     weight_detection: weight of the detection loss (λ of the paper); 0 leaves it out, and need is not predicted.
@@ -82,6 +89,7 @@ class PublishedOptions:
     neighbours: int = 10
     epsilon: float = 0.82
     transfer: PublishedTransfer = "gating"
+    loss: Literal["listwise", "pairwise"] = "listwise"
     candidates: int = 10
     beta: float = 0.04
     temperature: float = 0.1
@@ -95,6 +103,8 @@ class PublishedOptions:
         """Raise BadModel for values out of range."""
         if self.transfer not in PUBLISHED_TRANSFERS:
             raise BadModel(f"transfer must be one of {', '.join(PUBLISHED_TRANSFERS)}, got {self.transfer!r}")
+        if self.loss not in ("listwise", "pairwise"):
+            raise BadModel(f"loss must be listwise or pairwise, got {self.loss!r}")
         if min(self.epochs, self.batch) < 1 or self.candidates < 2:
             raise BadModel(f"epochs and batch must be at least 1, candidates at least 2, got {self}")
         if not (self.rate > 0 and self.temperature > 0 and 0 <= self.edge_dropout < 1):

@@ -8,7 +8,10 @@ from torch.nn import functional
 
 
 def multi_gold_softmax(scores: Tensor, gold: Tensor) -> Tensor:
-    """Cross-entropy between the softmax over all tools and an equal share for each gold tool."""
+    """Cross-entropy between the softmax over all tools and an equal share for each gold tool.
+
+    The multiple negatives ranking loss is the case of a batch of pairs: tool i is the only gold tool of request i.
+    """
     return -((functional.log_softmax(scores, dim=1) * gold).sum(1) / gold.sum(1)).mean()
 
 

@@ -9,8 +9,10 @@ from toolscout.papers.colt import (
     CUT,
     G2_MISSING,
     G3_DIFFERENCES,
+    IN_BATCH,
     MINILM,
     NETWORK,
+    POOLING,
     SERVED_ENCODER,
     columns,
     served,
@@ -61,6 +63,7 @@ def _main(dataset: str, part: str, heads: tuple[str, ...]) -> Table:
     """Return the part of the main table that is about one dataset."""
     lines = []
     for encoder in ("ANCE", "TAS-B"):
+        lines.append(Line(f"{encoder}, fine-tuned", stage_1(dataset, encoder), None, "COLT"))
         lines += [Line(f"{name} ({encoder})", _REWRITING, None, "MassTool") for name in ("QTA", "MMRR")]
         lines.append(Line(f"MassTool ({encoder})", _full(dataset, encoder), None, "MassTool"))
     ours = SERVED_ENCODER[dataset]
@@ -124,7 +127,7 @@ PAPER = Paper(
     link="https://arxiv.org/abs/2507.00487",
     published="--retriever masstool --option preset=published (the method masstool_published)",
     settings=(
-        ("stage 1", "COLT's fine-tuned encoder: in-batch negatives, batch 16, 350 tokens"),
+        ("stage 1", "COLT's fine-tuned encoder: multiple negatives ranking loss, batch 16, 5 epochs, 350 tokens"),
         (
             "stage 2",
             "Adam, batch 2,048, 1 layer, edge dropout 0.2, 10 neighbours, lists of 10, contrastive weight 0.04",
@@ -136,6 +139,8 @@ PAPER = Paper(
     differences=(
         f"{MINILM} stands in for the paper's encoders unless their weights are passed.",
         CUT,
+        IN_BATCH,
+        POOLING,
         *DIFFERENCES,
         *(f"A fault of the released code that is kept: {fault}" for fault in KEPT_FAULTS),
     ),

@@ -149,6 +149,16 @@ def list_wise(scores: Tensor, gold: Tensor) -> Tensor:
     return functional.binary_cross_entropy(scores.softmax(1), gold / gold.sum(1, keepdim=True))
 
 
+def pairwise(scores: Tensor, gold: Tensor) -> Tensor:
+    """Return the BPR loss: the mean of -log sigmoid(gold score - other score) over all such pairs of all lists.
+
+    A list of gold tools alone has no pair.
+    """
+    pairs = gold[:, :, None] * (1 - gold[:, None, :])
+    losses = -functional.logsigmoid(scores[:, :, None] - scores[:, None, :])
+    return (losses * pairs).sum() / pairs.sum().clamp(min=1)
+
+
 def contrast(anchors: Tensor, others: Tensor, temperature: float, counts: Tensor | None = None) -> Tensor:
     """Return the one-way InfoNCE loss: the positive of each anchor is the same row of `others`.
 
@@ -366,7 +376,8 @@ class PublishedTask(TrainingTask):
             state = self.network.state(functional.embedding(rows, self.network.aware))
         joint = self.network.joint(own, near, mask, state)
         tools = functional.embedding(lists, functional.normalize(views.tools, dim=1))
-        found = {"retrieval": list_wise(products(joint, tools), gold)}
+        retrieval = pairwise if self._options.loss == "pairwise" else list_wise
+        found = {"retrieval": retrieval(products(joint, tools), gold)}
         if self._options.beta:
             found["contrastive"] = self._contrastive(picked, views, own) / 2
         if self.network.detects and state is not None:

@@ -80,6 +80,8 @@ class MasstoolOptions(NeighbourOptions, EncoderTrainingOptions, GraphOptions, En
 
 def _check(options: ColtOptions | MasstoolOptions) -> None:
     """Raise BadModel for values that both kinds of options refuse."""
+    if options.loss not in ("sigmoid", "softmax"):
+        raise BadModel(f"loss must be sigmoid or softmax, got {options.loss!r}: a tower is not trained on pairs")
     if not (options.graph >= 0 and options.new_bonus >= 0 and options.added_bonus >= 0 and options.keep >= 1):
         raise BadModel(f"graph, new_bonus and added_bonus must be 0 or more, keep at least 1, got {options}")
     if options.self_queries:
