@@ -164,6 +164,6 @@ def test_bad_input_is_one_plain_line_and_leaves_nothing(
 
 def test_they_are_listed(run: Run) -> None:
     found = {row["name"]: row for row in json.loads(run("retrievers", "--format", "json").stdout)}
-    assert found["masstool"]["about"].startswith("predicts whether a tool is needed, and ranks tools")
+    assert found["masstool"]["about"].startswith("dense retrieval, votes of neighbouring requests")
     assert found["colt"]["options"]["layers"] == 1
     assert found["masstool"]["options"]["transfer"] == "gating"
