@@ -58,10 +58,10 @@ def test_a_paper_says_what_it_is_and_how_ours_differs(key: str) -> None:
 
 
 def test_experiments_have_one_meaning_each() -> None:
-    by_name: dict[tuple[str, str, str], Experiment] = {}
+    by_name: dict[tuple[object, ...], Experiment] = {}
     for table in every_table():
         for one in (link for experiment in table.experiments() for link in experiment.chain()):
-            assert by_name.setdefault((one.name, one.retriever, one.dataset), one) == one
+            assert by_name.setdefault((one.name, one.retriever, one.dataset, one.among), one) == one
 
 
 @pytest.mark.parametrize("form", ["published", "served"])
