@@ -140,8 +140,8 @@ def evaluate(
 
     Every retriever is run on every split of every dataset. A split that shares requests with what a model was trained
     or selected on is refused. With --no-tool it also shows who can tell requests that need no tool, and right@5: the
-    share of all requests answered right. With --among the tools are those of one part of a dataset, as of one domain; all
-    gold tools must be among them. Exit code 1 where a run stays below a --min.
+    share of all requests answered right. With --among only some tools are ranked, as those of one domain; all gold tools
+    must be among them. Exit code 1 where a run stays below a --min.
     """
     from toolscout.evaluation import measures as measured
     from toolscout.evaluation import minimums as gate
@@ -222,9 +222,9 @@ def _planned(
 def _check(
     runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], drop_seen: bool, encoder: str | None
 ) -> None:
-    """Raise, before hours of runs, Leak where a model has seen requests of a split, BadDataset for gold outside --among.
+    """Open every retriever once and raise Leak where its model has seen requests of a split: before hours of runs.
 
-    Every retriever is opened once.
+    Raise BadDataset where --among leaves out a gold tool of a split.
     """
     from toolscout.evaluation import evaluate as run
     from toolscout.evaluation import leakage

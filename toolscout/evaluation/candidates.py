@@ -86,8 +86,8 @@ def _of_split(dataset: Dataset, split: str) -> set[str]:
 def _of_file(dataset: Dataset, path: Path) -> set[str]:
     if not path.is_file():
         raise BadDataset(
-            f"{str(path)!r:.80} is neither a split of {dataset.name} nor a file; name a split, or a file with the id of "
-            "a tool on each line"
+            f"{str(path)!r:.80} is neither a split of {dataset.name} nor a file; name a split, or a file with the id "
+            "of a tool on each line"
         )
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
