@@ -140,8 +140,8 @@ def evaluate(
 
     Every retriever is run on every split of every dataset. A split that shares requests with what a model was trained
     or selected on is refused. With --no-tool it also shows who can tell requests that need no tool, and right@5: the
-    share of all requests answered right. With --among only some tools are ranked, as those of one domain; all gold tools
-    must be among them. Exit code 1 where a run stays below a --min.
+    share of all requests answered right. With --among only some tools are ranked, as those of one domain; all gold
+    tools must be among them. Exit code 1 where a run stays below a --min.
     """
     from toolscout.evaluation import measures as measured
     from toolscout.evaluation import minimums as gate
