@@ -94,6 +94,48 @@ def test_every_combination_is_run_and_shown_in_one_table(data: Path, tmp_path: P
     assert len(list((tmp_path / "rows.scores").iterdir())) == 4
 
 
+def test_only_the_tools_of_a_split_or_a_file_are_ranked(data: Path, tmp_path: Path) -> None:
+    loaded, out, ids = Dataset.load(data), tmp_path / "rows.jsonl", tmp_path / "ids.txt"
+    gold = sorted({tool_id for gold in loaded.qrels["test"].values() for tool_id in gold})
+    ids.write_text("\n".join(gold))
+    words = ("evaluate", f"{data}:test", "--retriever", "bm25", "--json", out, "--rankings")
+    for among in ("test", ids):
+        done = run(*words, "--among", among)
+        assert done.exit_code == 0, done.output
+        assert f"made-up test: 47 requests among {len(gold)} tools, bm25 (among-{Path(among).name})" in done.stdout
+    by_split, by_file = (json.loads(line) for line in out.read_text().splitlines())
+    assert by_split["metrics"] == by_file["metrics"]
+    assert by_split["among"] == {"names": ["test"], "tools": len(gold)}
+    assert by_split["command"].endswith("--among test")
+    assert by_file["command"].endswith("--among ids.txt")  # without a path of this machine
+
+
+@pytest.mark.parametrize(
+    ("among", "said"),
+    [
+        ("tset", "'tset' is neither a split of made-up nor a file"),
+        ("empty.txt", "lists no tools"),
+        ("unknown.txt", "lists 1 ids that made-up has no tool of: 'no/such'"),
+        ("folder", "is neither a split of made-up nor a file"),
+        ("binary.txt", "cannot be read"),
+        ("few.txt", "gold tools of made-up test are not among the 1 tools of few.txt"),
+    ],
+)
+def test_candidates_that_cannot_be_ranked_are_refused_before_anything_runs(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, among: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = Dataset.load(data).tools[0].id
+    for name, text in (("empty.txt", " \n\n"), ("unknown.txt", f"{first}\nno/such\n"), ("few.txt", first)):
+        Path(name).write_text(text)
+    Path("binary.txt").write_bytes(b"\xff\xfe\x00")
+    Path("folder").mkdir()
+    done = run("evaluate", data, "--retriever", "bm25", "--among", among, "--json", "rows.jsonl")
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+    assert Path("rows.jsonl").read_text() == ""
+
+
 @pytest.mark.parametrize(
     ("minimum", "code", "said"),
     [

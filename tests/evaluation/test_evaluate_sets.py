@@ -11,8 +11,9 @@ from tests.evaluation.made_up import dataset, hybrid
 from tests.evaluation.report_samples import MEASURES, scored, write_rows
 from tests.sized import Sized, SizedOptions
 from tests.toys import HashedWords
-from toolscout import Scout
+from toolscout import Allowed, Scout
 from toolscout.errors import BadRequest
+from toolscout.evaluation.candidates import read_candidates
 from toolscout.evaluation.evaluate import Evaluation, evaluate
 from toolscout.evaluation.measures import SETS, check_names
 from toolscout.evaluation.minimums import read_minimums
@@ -52,6 +53,19 @@ def test_what_is_measured_is_what_scout_returns(tmp_path: Path, cache: Path) -> 
     for name in SETS:
         low, high = done.row.intervals[name]
         assert low <= done.row.metrics[name] <= high
+
+
+def test_sets_among_candidates_are_what_a_caller_limited_to_them_gets(tmp_path: Path, cache: Path) -> None:
+    data = dataset()
+    candidates = read_candidates(data, ["test"])
+    assert len(candidates.ids) < len(data.tools)
+    done = evaluate(data, "test", Sized(), among=candidates, cache=cache)
+    with Scout(SqliteStore(tmp_path / "tools.db"), Sized()) as scout:
+        scout.add(data.tools)
+        for one in done.asked:
+            served = scout.search(data.requests[one.request_id], "auto", Allowed.of(ids=candidates.ids)).considered
+            assert list(one.returned or ()) == [hit.tool_id for hit in served]
+            assert candidates.ids.issuperset(one.returned or ())
 
 
 def test_the_others_are_not_asked_and_rank_as_before(cache: Path) -> None:

@@ -58,10 +58,10 @@ def test_a_paper_says_what_it_is_and_how_ours_differs(key: str) -> None:
 
 
 def test_experiments_have_one_meaning_each() -> None:
-    by_name: dict[tuple[str, str, str], Experiment] = {}
+    by_name: dict[tuple[object, ...], Experiment] = {}
     for table in every_table():
         for one in (link for experiment in table.experiments() for link in experiment.chain()):
-            assert by_name.setdefault((one.name, one.retriever, one.dataset), one) == one
+            assert by_name.setdefault((one.name, one.retriever, one.dataset, one.among), one) == one
 
 
 @pytest.mark.parametrize("form", ["published", "served"])
@@ -174,6 +174,37 @@ def test_a_method_that_is_not_trained_is_measured_once(home: Path) -> None:
     assert row["metrics"]["recall@gold"] >= row["metrics"]["comp@gold"]
     assert row["metrics"]["recall@gold"] <= row["metrics"]["recall@3"]
     assert max(len(gold) for gold in data.qrels["test"].values()) == 2
+
+
+def test_an_experiment_among_the_tools_of_some_splits_has_rows_of_its_own(home: Path) -> None:
+    here, among = setup(home), replace(BM25, among=("test", "dev"))
+    assert found.missing(among, ["test"], here) == ""
+    assert found.missing(replace(among, among=("g3_test",)), ["test"], here).startswith("qrels/g3_test.tsv in ")
+    (whole,) = found.run(BM25, None, ["test"], here, "toolscout reproduce x")
+    assert found.seeds_to_run(among, 3, ["test"], here.reread()) == [None]
+    (row,) = found.run(among, None, ["test"], here, "toolscout reproduce x")
+    data = Dataset.load(home / "learnable")
+    used = {tool_id for split in among.among for gold in data.qrels[split].values() for tool_id in gold}
+    assert (row["variant"], row["among"]["tools"]) == ("among-dev+test", len(used))
+    now, column = here.reread(), Column("R@5", "recall@5")
+    assert found.seeds_to_run(among, 3, ["test"], now) == []
+    assert found.cell(among, column, now).values == (row["metrics"]["recall@5"],)
+    assert found.cell(BM25, column, now).values == (whole["metrics"]["recall@5"],)
+    everything = replace(BM25, also=("*",), name="elsewhere")
+    assert found.cell(everything, column, now).values == (whole["metrics"]["recall@5"],)
+    assert found.cell(replace(among, among=("test",)), column, now).values == ()
+
+
+@pytest.mark.parametrize("paper", ["toolgen", "toolweaver"])
+def test_tables_of_one_part_rank_the_tools_of_that_part(paper: str) -> None:
+    (table,) = [one for one in PAPERS[paper].tables if one.title == "1, in-domain, G3"]
+    assert table.splits() == ["test_G3_instruction"]
+    experiments = table.experiments()
+    assert experiments
+    assert {one.among for one in experiments} == {("train", "dev", "g3_test", "test_G3_instruction")}
+    assert {one.dataset for one in experiments} == {"toolbench"}
+    (others,) = [one for one in PAPERS[paper].tables if one.title == "1, in-domain, G1 and G2"]
+    assert all(isinstance(line.published, Unavailable) for line in others.lines)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from toolscout.cli.common import (
 if TYPE_CHECKING:
     from toolscout.core.answer import Level
     from toolscout.data.dataset import Dataset
+    from toolscout.evaluation.candidates import Candidates
     from toolscout.evaluation.evaluate import Evaluation
     from toolscout.evaluation.minimums import Minimum
     from toolscout.evaluation.no_tool_mix import Mixture
@@ -51,7 +52,7 @@ class _Run:
     """One dataset, split and retriever to evaluate.
 
     `split` is the name after mixing where prompts that need no tool are mixed in. `no_tool` and `level` are what
-    --no-tool and --level named.
+    --no-tool and --level named, `among` what --among named.
     """
 
     name: str
@@ -60,6 +61,7 @@ class _Run:
     retriever: str
     no_tool: str = ""
     level: Level | None = None
+    among: Candidates | None = None
 
 
 def evaluate(
@@ -112,6 +114,15 @@ def evaluate(
         ),
     ] = None,
     level: LevelOption = None,
+    among: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPLIT|FILE",
+            help="Rank only these tools: the gold tools of a split, or a file with a tool id on each line; may be "
+            "repeated.",
+            show_default="all tools",
+        ),
+    ] = None,
     drop_seen: Annotated[
         bool, typer.Option("--drop-seen", help="Leave out requests that a model has seen, instead of refusing.")
     ] = False,
@@ -129,7 +140,8 @@ def evaluate(
 
     Every retriever is run on every split of every dataset. A split that shares requests with what a model was trained
     or selected on is refused. With --no-tool it also shows who can tell requests that need no tool, and right@5: the
-    share of all requests answered right. Exit code 1 where a run stays below a --min.
+    share of all requests answered right. With --among only some tools are ranked, as those of one domain; all gold
+    tools must be among them. Exit code 1 where a run stays below a --min.
     """
     from toolscout.evaluation import measures as measured
     from toolscout.evaluation import minimums as gate
@@ -143,7 +155,8 @@ def evaluate(
     names = [name for name in asked_for if name not in measured.MEASURES]
     if json is not None:
         row.check_writable(json)
-    runs = _planned(data, split or [], retrievers, no_tool_mix.read_mixture(no_tool) if no_tool else None, level)
+    mixture = no_tool_mix.read_mixture(no_tool) if no_tool else None
+    runs = _planned(data, split or [], retrievers, mixture, level, among or [])
     _check(runs, settings, part or [], drop_seen, encoder)
     done: list[Evaluation] = []
     try:
@@ -178,10 +191,13 @@ def _planned(
     retrievers: Sequence[str],
     mixture: Mixture | None,
     level: Level | None,
+    among: Sequence[str],
 ) -> list[_Run]:
     """Return every combination of dataset, split and retriever. Each dataset is read once, before anything runs."""
+    from toolscout.data.dataset import Dataset
     from toolscout.data.locate import find_split
     from toolscout.evaluation import evaluate as run
+    from toolscout.evaluation.candidates import read_candidates
 
     found = [find_split(text) for text in data]
     if splits and all(own_split for _, _, own_split in found):
@@ -192,9 +208,11 @@ def _planned(
         wanted.setdefault(folder.resolve(), (name, {}))[1].update(dict.fromkeys(chosen))
     words = mixture.words if mixture else ""
     return [
-        _Run(name, mixed, mixed_split, retriever, words, level)
+        _Run(name, mixed, mixed_split, retriever, words, level, candidates)
         for folder, (name, chosen) in wanted.items()
-        for dataset in [run.load_splits(folder, list(chosen))]
+        for also in [[one for one in among if one in Dataset.split_names(folder)]]
+        for dataset in [run.load_splits(folder, [*chosen, *also])]
+        for candidates in [read_candidates(dataset, among) if among else None]
         for split in chosen
         for mixed, mixed_split in [mixture.into(dataset, split) if mixture else (dataset, split)]
         for retriever in retrievers
@@ -204,11 +222,17 @@ def _planned(
 def _check(
     runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], drop_seen: bool, encoder: str | None
 ) -> None:
-    """Open every retriever once and raise Leak where its model has seen requests of a split: before hours of runs."""
+    """Open every retriever once and raise Leak where its model has seen requests of a split: before hours of runs.
+
+    Raise BadDataset where --among leaves out a gold tool of a split.
+    """
     from toolscout.evaluation import evaluate as run
     from toolscout.evaluation import leakage
     from toolscout.retrievers import opening
 
+    for one in runs:
+        if one.among is not None:
+            one.among.refuse_outside(one.dataset, one.split)
     for name in dict.fromkeys(one.retriever for one in runs):
         seen = run.seen_by(name, opening.open_retriever(name, settings, parts, encoder)[0])
         for one in runs:
@@ -248,8 +272,10 @@ def _evaluated(
                 parts,
                 encoder,
                 one.level,
+                one.among.names if one.among else (),
             ),
             level=one.level,
+            among=one.among,
             measures=names,
             seen=run.seen_by(one.retriever, opened),
             drop_seen=drop_seen,

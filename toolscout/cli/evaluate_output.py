@@ -99,11 +99,9 @@ def _sheet(one: Evaluation, names: Sequence[str]) -> None:
         cells = [_cell(one, f"{kind}@{k}", 4) for k in CUTOFFS]
         if any(cells):
             table.add_row(label, *cells)
-    console.print(
-        output.shown(
-            f"{one.row.dataset} {one.row.split}: {one.row.requests:,} requests, {one.row.retriever} ({one.row.variant})"
-        )
-    )
+    among = f" among {one.row.among['tools']:,} tools" if one.row.among else ""
+    about = f"{one.row.dataset} {one.row.split}: {one.row.requests:,} requests{among}"
+    console.print(output.shown(f"{about}, {one.row.retriever} ({one.row.variant})"))
     console.print(table)
     in_table = {f"{kind}@{k}" for kind in _KINDS for k in CUTOFFS}
     for name in dict.fromkeys(["mrr", *(name for name in names if name not in in_table)]):

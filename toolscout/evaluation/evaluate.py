@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolscout.core.answer import Cost, Level
+from toolscout.core.answer import Allowed, Cost, Level
 from toolscout.core.expansion import Expansion, with_expansion
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool, text_digest
 from toolscout.data.dataset import Dataset, Kind
 from toolscout.evaluation import leakage
+from toolscout.evaluation.candidates import Candidates, restricted_variant
 from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.measures import check_names, compute_measures, depth_of
 from toolscout.evaluation.request_result import DEPTH, RequestResult
@@ -82,6 +84,7 @@ def evaluate(
     fitted: FitRecord | None = None,
     expansions: Mapping[str, Expansion] | None = None,
     level: Level | None = None,
+    among: Candidates | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -89,18 +92,22 @@ def evaluate(
 
     `variant` and `command` go into the row. `measures` are added to the default ones. `seen` is what the retriever was
     trained and selected on, `fitted` how it was trained, `expansions` what is stored beside the tools, by tool id,
-    `level` the level of the verdicts (None: balanced), `cache` another file for cached vectors. Raises BadRequest for
-    a name that is no measure, and Leak for a split that shares requests with `seen`, unless `drop_seen` leaves those
+    `level` the level of the verdicts (None: balanced), `cache` another file for cached vectors. All tools are indexed;
+    `among` are those that are ranked (None: all). Raises BadRequest for a name that is no measure, BadDataset for gold
+    tools outside `among`, and Leak for a split that shares requests with `seen`, unless `drop_seen` leaves those
     requests out.
     """
     names, encoder, fitted = check_names(measures), encoder_of(retriever), fitted or FitRecord()
     seen = (seen or TrainedOn()) | leakage.encoder_history(encoder) | leakage.reranker_history(retriever.reranker)
     digest, dropped = dataset.digest(split), leakage.seen_ids(dataset, split, seen)
+    if among is not None:
+        among.refuse_outside(dataset, split)
+        digest = among.digest(digest)
     if not drop_seen:
         leakage.refuse_seen(dataset, split, seen, droppable=True)
     dataset = leakage.without(dataset, split, dropped)
     new_tools, depth = leakage.new_tools(dataset, split, seen), depth_of(names)
-    run = _run(dataset, split, retriever, depth, expansions or {}, level, cache, progress)
+    run = _run(dataset, split, retriever, depth, expansions or {}, level, among, cache, progress)
     asked, found, reranker = run.asked, compute_measures(run.asked, names, new_tools), retriever.reranker
     options = _recorded_options(retriever)
     row = Row(
@@ -108,7 +115,7 @@ def evaluate(
         digest=digest,
         split=split,
         retriever=retriever.name,
-        variant=_variant(variant or variant_of(retriever.options), level, bool(dropped)),
+        variant=_variant(variant or variant_of(retriever.options), level, bool(dropped), among),
         options=options,
         seed=options.get("seed", fitted.seed),
         metrics=found.metrics,
@@ -121,15 +128,19 @@ def evaluate(
         failed=sum(bool(one.error) for one in asked),
         dropped=len(dropped),
         new_tools=None if new_tools is None else len(new_tools),
+        among=among.to_dict() if among else None,
         **provenance(command),
     )
     return Evaluation(row, tuple(asked), new_tools, depth)
 
 
-def _variant(named: str, level: Level | None, dropped: bool) -> str:
-    """The variant of a row: how the retriever was set, at which level verdicts were given, and what was left out."""
+def _variant(named: str, level: Level | None, dropped: bool, among: Candidates | None) -> str:
+    """The variant of a row: what was ranked, how the retriever was set, the level of verdicts, and what was left out.
+
+    What was ranked comes first, as the name of a model may end with its seed.
+    """
     parts = [*([] if named == "default" else [named]), *([level] if level else []), *([_DROPPED] if dropped else [])]
-    return "_".join(parts) or "default"
+    return restricted_variant("_".join(parts) or "default", among.names if among else ())
 
 
 def _recorded_options(retriever: Retriever) -> dict[str, Any]:
@@ -177,10 +188,12 @@ def _run(
     depth: int,
     expansions: Mapping[str, Expansion],
     level: Level | None,
+    among: Candidates | None,
     cache: Path | None,
     progress: Progress | None,
 ) -> _Run:
     """Index the tools and search for every request."""
+    allowed = among.allowed if among else None
     goldless = [pair for pair in dataset.goldless(split) if dataset.kind(pair[0]) != "use"]
     requests = dataset.split(split).requests + goldless
     encoder = encoder_of(retriever)
@@ -204,12 +217,12 @@ def _run(
         asked: list[RequestResult] = []
         costs: list[Cost | None] = []
         for start in range(0, len(requests), size):
-            for one, cost in _search(scout, dataset, split, requests[start : start + size], depth):
+            for one, cost in _search(scout, dataset, split, requests[start : start + size], depth, allowed):
                 asked.append(one)
                 costs.append(cost)
             if progress:
                 progress("asking", len(asked), len(requests))
-        asked = _with_sets(asked, [text for _, text in requests], retriever, progress)
+        asked = _with_sets(asked, [text for _, text in requests], retriever, Scope(allowed), progress)
     return _Run(asked, index_s, bool(cached), Cost.total(costs), size == 1)
 
 
@@ -231,6 +244,7 @@ def command_line(
     parts: Sequence[str] = (),
     encoder: str | None = None,
     level: Level | None = None,
+    among: Sequence[str] = (),
 ) -> str:
     """Return the `toolscout evaluate` command that repeats the measurement, without paths of this machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
@@ -240,19 +254,25 @@ def command_line(
     words += [word for name in measures for word in ("--measure", name)]
     words += ["--no-tool", no_tool] if no_tool else []
     words += ["--level", level] if level else []
+    words += [word for name in among for word in ("--among", Path(name).name)]
     return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])
 
 
 def _search(
-    scout: Scout, dataset: Dataset, split: str, requests: Sequence[tuple[str, str]], depth: int
+    scout: Scout,
+    dataset: Dataset,
+    split: str,
+    requests: Sequence[tuple[str, str]],
+    depth: int,
+    allowed: Allowed | None,
 ) -> list[tuple[RequestResult, Cost | None]]:
     """Search for some requests (id, text) in a batch; where that fails, one after the other."""
     started = time.perf_counter()
     try:
-        answers = scout.search_many([text for _, text in requests], depth, endpoints="wait")
+        answers = scout.search_many([text for _, text in requests], depth, allowed, endpoints="wait")
     except Exception as error:  # an error on one request must not stop the others
         if len(requests) > 1:
-            return [found for one in requests for found in _search(scout, dataset, split, [one], depth)]
+            return [found for one in requests for found in _search(scout, dataset, split, [one], depth, allowed)]
         about = _request_facts(dataset, split, requests[0][0])
         wrong, seconds = 0.0 if about[3] else 1.0, time.perf_counter() - started
         return [(RequestResult(*about, None, wrong, None, seconds, f"{type(error).__name__}: {error}"), None)]
@@ -267,7 +287,11 @@ def _search(
 
 
 def _with_sets(
-    asked: Sequence[RequestResult], texts: Sequence[str], retriever: Retriever, progress: Progress | None = None
+    asked: Sequence[RequestResult],
+    texts: Sequence[str],
+    retriever: Retriever,
+    scope: Scope,
+    progress: Progress | None = None,
 ) -> list[RequestResult]:
     """Return the results with the tools of `Scout.search(k="auto")`, where the retriever can tell how many are needed.
 
@@ -279,7 +303,7 @@ def _with_sets(
     results: list[RequestResult] = []
     for start in range(0, len(asked), _SET_BATCH):
         batch = asked[start : start + _SET_BATCH]
-        for one, found in zip(batch, _search_sets(retriever, texts[start : start + _SET_BATCH]), strict=True):
+        for one, found in zip(batch, _search_sets(retriever, texts[start : start + _SET_BATCH], scope), strict=True):
             error = one.error or (found if isinstance(found, str) else "")
             results.append(replace(one, returned=() if isinstance(found, str) else found, error=error))
         if progress:
@@ -287,15 +311,15 @@ def _with_sets(
     return results
 
 
-def _search_sets(retriever: Retriever, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
+def _search_sets(retriever: Retriever, texts: Sequence[str], scope: Scope) -> list[tuple[str, ...] | str]:
     """Return the tools that k="auto" gives for each request, or its error as a text."""
     try:
-        sets = retriever.as_many(retriever.rank(list(map(checked_request, texts)), 1)) or []
+        sets = retriever.as_many(retriever.rank(list(map(checked_request, texts)), 1, scope)) or []
         return [tuple(tool_id for tool_id, _ in pairs) for pairs in sets]
     except Exception as error:  # an error on one request must not stop the others
         if len(texts) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [found for text in texts for found in _search_sets(retriever, [text])]
+        return [found for text in texts for found in _search_sets(retriever, [text], scope)]
 
 
 def _request_facts(dataset: Dataset, split: str, request_id: str) -> tuple[str, str, Kind, tuple[str, ...]]:

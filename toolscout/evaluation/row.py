@@ -42,8 +42,10 @@ class Row:
 
     `intervals`: 95 % confidence intervals of the metrics that are means. `dropped`: the number of requests left out of
     the split because the model had seen them. `new_tools`: the number of new gold tools, null where new tools are not
-    distinguished. `encoder` and `reranker`: the fingerprints of these models, null where there is none. Rows of earlier
-    versions lack `intervals`, `dropped`, `new_tools` and `reranker`, and `fit_device` and `fit_params` in `timing`.
+    distinguished. `encoder` and `reranker`: the fingerprints of these models, null where there is none. `among`: the
+    `names` of the splits and files whose tools alone were ranked, and how many `tools` these are; null where all tools
+    of the dataset were. Variant and digest of such a row differ from those of a row without. Rows of earlier versions
+    lack `intervals`, `dropped`, `new_tools`, `among` and `reranker`, and `fit_device` and `fit_params` in `timing`.
     """
 
     dataset: str
@@ -63,6 +65,7 @@ class Row:
     failed: int
     dropped: int
     new_tools: int | None
+    among: Mapping[str, Any] | None = None
     hardware: Mapping[str, Any]
     commit: str
     command: str

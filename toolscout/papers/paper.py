@@ -37,6 +37,7 @@ class Experiment:
     trajectories: whether it also learns, last, from trajectories of agents.
     encoder: the experiment whose trained encoder it uses; None for the encoder of the method's options.
     weights: weights that have to be passed; None where the package has all.
+    among: the splits whose gold tools alone are ranked; none: all tools of the dataset.
     also: variants, without the seed, under which earlier rows hold the same experiment; patterns as of a shell.
     hours: about how long training with one seed takes on two cores, estimated from the number of its steps.
     """
@@ -54,6 +55,7 @@ class Experiment:
     also: tuple[str, ...] = ()
     hours: float = 0.0
     about_data: str = ""
+    among: tuple[str, ...] = ()
 
     def chain(self) -> Iterator[Experiment]:
         """Yield the experiments whose models are trained, in order: that of the encoder first, this one last."""

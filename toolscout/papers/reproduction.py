@@ -29,6 +29,7 @@ from toolscout.data.locate import DATA_FOLDER
 from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.evaluation import evaluate as evaluation
 from toolscout.evaluation import row as rows
+from toolscout.evaluation.candidates import candidate_names, names_in, read_candidates, restricted_variant
 from toolscout.evaluation.fit_record import read_fit_record
 from toolscout.evaluation.report.rows import ResultLine, group_by, read_folder
 from toolscout.evaluation.request_result import RequestResult
@@ -173,9 +174,11 @@ def _by_seed(line: ResultLine) -> dict[int | None, RowDict]:
 def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None:
     """Return the rows of an experiment on a split: those of its own name first, then those of the same experiment."""
     all_lines = setup.by_split.get((experiment.dataset, split), [])
-    own = [line for line in all_lines if line.newest["retriever"] == experiment.retriever]
+    about = experiment.retriever, candidate_names(experiment.among)
+    own = [line for line in all_lines if (line.newest["retriever"], names_in(line.newest)) == about]
     for pattern in (experiment.name, *experiment.also):
-        for line in (one for one in own if fnmatchcase(one.variant, pattern)):
+        wanted = restricted_variant(pattern, experiment.among)
+        for line in (one for one in own if fnmatchcase(one.variant, wanted)):
             named = pattern in experiment.also or isinstance(experiment, AgentExperiment)
             if named or _same_options(experiment, line.newest):
                 return line
@@ -270,7 +273,7 @@ def _missing_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -
     if not folder.is_dir():
         return f"{what}, which {setup.data} does not have: pass --data FOLDER, the folder that has {name}/ in it"
     family = "" if experiment.train in ("", "train") else f"{experiment.train}."
-    wanted = [*splits, *([f"{family}train"] if experiment.train else [])]
+    wanted = [*splits, *experiment.among, *([f"{family}train"] if experiment.train else [])]
     lacking = [split for split in wanted if split not in Dataset.split_names(folder)]
     if lacking:
         return f"qrels/{lacking[0]}.tsv in {folder}: add it, or pass --data another folder"
@@ -331,7 +334,8 @@ def run(
     else:
         place, variant = experiment.retriever, experiment.name
         opened = opening.made(experiment.retriever, experiment.parts, _settings(experiment, None, setup))
-    data = evaluation.load_splits(setup.data / experiment.dataset, list(splits))
+    data = evaluation.load_splits(setup.data / experiment.dataset, [*splits, *experiment.among])
+    among = read_candidates(data, experiment.among) if experiment.among else None
     found = []
     for split in splits:
         done = evaluation.evaluate(
@@ -342,6 +346,7 @@ def run(
             command=command,
             seen=evaluation.seen_by(place, opened),
             fitted=read_fit_record(place),
+            among=among,
             progress=progress,
         )
         row = done.row.to_dict()

@@ -15,13 +15,14 @@ from toolscout.papers.toolgen import (
     AGENT_DIFFERENCES,
     BY_PART,
     GROUPS,
-    IN_DOMAIN,
     LLAMA,
     ON_TOOLLENS,
     OTHER_AGENT,
     TOOLBENCH_ALL,
     agent,
     group_columns,
+    in_domain,
+    on_g3,
     retrieval_lines,
     served,
     small,
@@ -43,6 +44,13 @@ def _small(name: str, changes: tuple[str, ...] = ()) -> Experiment:
     return small("toolweaver", "toollens", name, changes, hours=20.0)
 
 
+_OWN = Line(
+    "ToolWeaver (SmolLM2, trained on G3 alone)",
+    small("toolweaver", "toolbench", "toolbench-g3-requests", hours=100.0),
+    Experiment("toolweaver-toolbench", "toolweaver", "toolbench", ("epochs=3",), hours=20.0),
+)
+
+
 def _multi_domain() -> Table:
     ids = {
         f"{kind} ids": _published(f"toolbench-{option}-5-epochs", LLAMA, "toolgen", (f"ids={option}", "epochs=5"))
@@ -54,12 +62,7 @@ def _multi_domain() -> Table:
         "ToolGen (public checkpoint)": _published("toolbench-atomic", LLAMA, "toolgen"),
         "ToolWeaver": _published("toolbench", LLAMA),
     }
-    own = Line(
-        "ToolWeaver (SmolLM2, trained on G3 alone)",
-        small("toolweaver", "toolbench", "toolbench-g3-requests", hours=100.0),
-        Experiment("toolweaver-toolbench", "toolweaver", "toolbench", ("epochs=3",), hours=20.0),
-    )
-    lines = (*with_bm25(published_lines("toolbench", "ToolWeaver", ours)), own)
+    lines = (*with_bm25(published_lines("toolbench", "ToolWeaver", ours)), _OWN)
     caption = "Retrieval among all tools of ToolBench (Tables 1 and 4)"
     return Table("1", "multi-domain", caption, BY_PART, lines, "toolbench")
 
@@ -165,16 +168,12 @@ PAPER = Paper(
     ),
     tables=(
         _multi_domain(),
-        Table(
-            "1",
-            "in-domain",
-            "Retrieval among the tools of one part (Tables 1 and 4)",
-            BY_PART,
-            tuple(
-                Line(one.name, IN_DOMAIN, None, one.source)
-                for one in published_lines("toolweaver-in-domain", "ToolWeaver")
-            ),
+        *in_domain(
             "toolweaver-in-domain",
+            "ToolWeaver",
+            {**retrieval_lines("ToolWeaver"), "ToolGen": on_g3("toolgen"), "ToolWeaver": on_g3("toolweaver")},
+            _OWN,
+            "Retrieval among the tools of one part (Tables 1 and 4)",
         ),
         _qwen(),
         _on_toollens(),

@@ -86,7 +86,7 @@ def make(folder: Path, with_plots: bool = True) -> Report:
     bench = [row for row in timed if row["bench"] in tables.BENCHES]
     served = [row for row in timed if serving.is_serving(row)]
     ablated = ablation_report.lines_of(lines)
-    plain = [line for line in methods if line.split[1] == base(line.split[1])]
+    plain = [line for line in methods if line.split[1] == base(line.split[1]) and not line.among]
     by_gold = by_gold_count.groups_by_row(folder, [line for chosen in lines_of_tests(plain) for line in chosen])
     found = tuple(figures(plain, bench, by_gold)) if with_plots else ()
     shown = ablation_report.figures(ablated) | serving.serving_figures(served) if with_plots else {}

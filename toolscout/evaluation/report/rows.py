@@ -13,6 +13,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadDataset
+from toolscout.evaluation.candidates import names_in
 from toolscout.evaluation.row import STUDY, RowDict, read_rows
 from toolscout.retrievers.model_folder import RENAMED_OPTIONS
 
@@ -43,8 +44,17 @@ class ResultLine:
 
     @property
     def split(self) -> tuple[str, str, str]:
-        """Return dataset, name and digest of the split; only lines that agree in all three can be compared."""
+        """Return dataset, name and digest of the split; only lines that agree in all three can be compared.
+
+        The digest of a line that ranked a part of the tools is another.
+        """
         return self.newest["dataset"], self.newest["split"], self.newest["digest"]
+
+    @property
+    def among(self) -> str:
+        """Return the tools that alone were ranked, such as "1,605 tools of train"; "" where all tools were."""
+        names = names_in(self.newest)
+        return f"{self.newest['among']['tools']:,} tools of {', '.join(names)}" if names else ""
 
     @property
     def method(self) -> str:

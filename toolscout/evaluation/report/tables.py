@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from toolscout.core.tool import clean_text
 from toolscout.evaluation.bench.speed import target_of
 from toolscout.evaluation.leakage import base
 from toolscout.evaluation.report.rows import ResultLine, by_dataset, percent
@@ -85,16 +86,19 @@ def quality(lines: Sequence[ResultLine]) -> Iterator[str]:
             if split != base(split):
                 continue  # rankings are those of the split without the added prompts
             requests = max(row["requests"] for line in chosen for row in line.rows)
-            beside = theirs if theirs and (theirs.split, theirs.requests) == (split, requests) else None
-            yield f"\n**{split}**, {requests:,} requests, digest `{digest[:12]}`\n"
+            comparable = theirs is not None and (theirs.split, theirs.requests) == (split, requests)
+            beside = theirs if comparable and not chosen[0].among else None
+            among = f" among {clean_text(chosen[0].among)}" if chosen[0].among else ""
+            yield f"\n**{split}**, {requests:,} requests{among}, digest `{digest[:12]}`\n"
             yield table(_COLUMNS, [_cells(line, machines) for line in chosen] + (beside.cells() if beside else []))
             if beside:
                 yield beside.notes()
         own = [line for chosen in splits.values() for line in chosen]
+        whole = [line for line in own if not line.among]
         if theirs and not theirs.split:
             yield f"\n### {theirs.heading}\n"
             yield table(
-                ["retriever", *theirs.columns, "commit", "paper"], [*published_numbers.by_part(own), *theirs.cells()]
+                ["retriever", *theirs.columns, "commit", "paper"], [*published_numbers.by_part(whole), *theirs.cells()]
             )
             yield theirs.notes()
         yield from _fit([line for line in own if line.values("fit_auroc") or line.values("need_auroc")])
