@@ -16,8 +16,8 @@ their models find of dev splits is added to measures.jsonl.
 | encoder | a bi-encoder of each seed, from the published weights (bi_encoder.py) | GPU |
 | cross | cross-encoders of 6 and of 3 layers, from near misses of the mean of the seeds (cross_encoder.py) | GPU |
 | distil | for each seed two bi-encoders, trained beside the cross-encoder's scores (bi_encoder.py) | GPU |
-| average | the mean of the weights of these, and a share of the published ones | GPU |
-| languages | that encoder, with translated goals where the English ones are, which ships (imitation.py) | GPU |
+| average | for each kind the mean of the weights of its seeds, and a share of the published ones | GPU |
+| languages | both kinds, with translated goals where the English ones are; their mean ships (imitation.py) | GPU |
 | fast | encoders of 3 and of 2 layers whose vectors lie in the space of that one (imitation.py) | GPU |
 | written | nothing that ships: what the written requests of each catalogue bring | GPU |
 | ship | the ONNX files, cards and digests in the package (ship.py) | anywhere |

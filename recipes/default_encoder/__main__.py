@@ -35,6 +35,7 @@ from recipes.default_encoder.network import (
     bert,
     combined,
     embed_all,
+    mean_of,
     mixed,
     near_misses,
     read_weights,
@@ -51,9 +52,9 @@ _FEW_PAIRS = 100
 _PUBLISHED_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 _ENGLISH_SHARES = (0.0, 0.2, 0.4, 0.6)
 _ENGLISH_LOSS = 0.005
-# The encoders that are averaged: one stays near the published one and reads all sets, small ones often; one goes
-# further and reads sets of tools and APIs, each as often as it has requests.
-_KINDS = {"all": EncoderTraining(1600, 4e-5), "tools": EncoderTraining(1600, 1e-4, power=1.0)}
+# Two kinds of encoder are averaged. One goes on from the first encoder and reads all sets, small ones often; the other
+# goes further from the published one and reads sets of tools and APIs, each as often as it has requests.
+_KINDS = {"all": EncoderTraining(900, 2e-5), "tools": EncoderTraining(1600, 1e-4, power=1.0)}
 _NO_TOOLS = ("tldr", "nl2bash", "clinc150", "banking77", "hwu64")
 _COMBINED = 4  # one request of two for so many requests
 _LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
@@ -87,9 +88,8 @@ class Work:
         return self.folder / f"{name}.safetensors"
 
     def mean(self, name: str) -> Weights:
-        """The mean of the weights of all seeds; * in the name stands for any text."""
-        seeds = [read_weights(path) for path in sorted(self.folder.glob(f"{name}-s*.safetensors"))]
-        return {key: torch.stack([one[key] for one in seeds]).mean(0) for key in seeds[0]}
+        """The mean of the weights of all seeds."""
+        return mean_of([read_weights(path) for path in sorted(self.folder.glob(f"{name}-s*.safetensors"))])
 
     @cached_property
     def misses(self) -> dict[str, Tensor]:
@@ -233,47 +233,58 @@ def cross(work: Work) -> None:
 
 
 def distil(work: Work, seed: int) -> None:
-    """The published encoder, trained beside the cross-encoder: on all sets, and on those of tools alone."""
-    for kind, chosen in _KINDS.items():
-        sets = [one for one in work.train if kind == "all" or one.name.partition(",")[0] not in _NO_TOOLS]
-        network = bert(with_new_tokens(read_weights(work.folder / PUBLISHED)))
-        settings = replace(chosen, steps=work.steps(chosen.steps), seed=seed)
-        train_encoder(network, sets, settings, work.misses, work.scored)
+    """Two encoders of a seed, trained beside the cross-encoder: on all sets, and on those of tools alone."""
+    tools = [one for one in work.train if one.name.partition(",")[0] not in _NO_TOOLS]
+    published = with_new_tokens(read_weights(work.folder / PUBLISHED))
+    begins = {"all": (work.mean("encoder"), work.train, None), "tools": (published, tools, work.misses)}
+    for kind, (weights, sets, misses) in begins.items():
+        network = bert(weights)
+        settings = replace(_KINDS[kind], steps=work.steps(_KINDS[kind].steps), seed=seed)
+        train_encoder(network, sets, settings, misses, work.scored)
         work.tell(f"distilled, {kind}, seed {seed}", network)
         write_weights(work.path(f"distilled-{kind}-s{seed}"), network.state_dict())
 
 
 def average(work: Work) -> None:
-    """The English encoder: the mean of the weights of several encoders, and a share of the published ones.
+    """The English encoder of each kind: the mean of the weights of its seeds, and a share of the published ones.
 
     Together they find more than any of them, above all among tools that none has seen. The dev splits choose.
     """
     published = with_new_tokens(read_weights(work.folder / PUBLISHED))
-    best, chosen = -1.0, published
-    for kind in (*_KINDS, "*"):
+    for kind in _KINDS:
         trained = work.mean(f"distilled-{kind}")
+        best, chosen = -1.0, published
         for share in _PUBLISHED_SHARES:
             weights = mixed(trained, published, share)
-            found = work.tell(f"mean of {'both' if kind == '*' else kind}, {share:g} published", bert(weights))
+            found = work.tell(f"mean of {kind}, {share:g} published", bert(weights))
             if found > best:
                 best, chosen = found, weights
-    write_weights(work.path("averaged"), chosen)
+        write_weights(work.path(f"averaged-{kind}"), chosen)
+    both = mean_of([read_weights(work.path(f"averaged-{kind}")) for kind in _KINDS])
+    work.tell("mean of both", bert(both))
+    write_weights(work.path("averaged"), both)
 
 
 def languages(work: Work) -> None:
     """The encoder that ships: translated goals get the vectors of the English ones, and English texts keep theirs.
 
-    As much of the English encoder is mixed in again as English requests need.
+    Each kind learns this, and their weights are averaged. As much of the English encoder is mixed in again as English
+    requests need.
     """
-    weights = read_weights(work.path("averaged"))
-    teacher, network = bert(weights).eval(), bert(weights)
-    examples = _english(work, teacher)
-    examples += [Wanted(texts, embed_all(teacher, english)) for texts, english in work.translations()]
-    imitate(network, examples, ImitationTraining(work.steps(6000)))
-    needed = work.tell("averaged", teacher) - _ENGLISH_LOSS
-    learned = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    learned = []
+    for kind in _KINDS:
+        weights = read_weights(work.path(f"averaged-{kind}"))
+        teacher, network = bert(weights).eval(), bert(weights)
+        examples = _english(work, teacher)
+        examples += [Wanted(texts, embed_all(teacher, english)) for texts, english in work.translations()]
+        imitate(network, examples, ImitationTraining(work.steps(6000)))
+        work.tell(f"languages, {kind}", network)
+        work.tell_languages(f"languages, {kind}", network)
+        learned.append({name: tensor.detach().clone() for name, tensor in network.state_dict().items()})
+    english, both = read_weights(work.path("averaged")), mean_of(learned)
+    needed = work.tell("averaged", bert(english)) - _ENGLISH_LOSS
     for share in _ENGLISH_SHARES:
-        chosen = mixed(learned, weights, share)
+        chosen = mixed(both, english, share)
         network = bert(chosen)
         title = f"languages, {share:g} English"
         work.tell_languages(title, network)
@@ -292,7 +303,7 @@ def fast(work: Work) -> None:
         network = bert(weights, layers)
         # The table of words stays that of the whole encoder: the package holds it once.
         network.embeddings.word_embeddings.weight.requires_grad_(False)
-        imitate(network, examples, ImitationTraining(work.steps(8000), 4e-4))
+        imitate(network, examples, ImitationTraining(work.steps(10000), 4e-4))
         work.tell(f"{name}, requests alone", network, teacher)
         work.tell_languages(f"{name}, requests alone", network, teacher)
         work.tell(f"{name}, documents too", network)

@@ -48,6 +48,11 @@ def with_new_tokens(weights: Weights) -> Weights:
     return weights | {name: table}
 
 
+def mean_of(several: Sequence[Weights]) -> Weights:
+    """The mean of the weights of networks of one shape."""
+    return {name: torch.stack([one[name] for one in several]).mean(0) for name in several[0]}
+
+
 def mixed(weights: Weights, others: Weights, share: float) -> Weights:
     """Weights with a share of others in them."""
     return {name: (1 - share) * tensor + share * others[name].to(tensor.device) for name, tensor in weights.items()}
