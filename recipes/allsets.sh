@@ -1,6 +1,6 @@
 #!/bin/sh
-# The default model's recipe on every set there is, whatever its licence: a row for comparison, not a model we ship.
-# ENCODER is its exported folder, trained as in recipes/default_model.sh, but with toollens simpletoolquestions toolbench-g3 in
+# The recipe of toolscout-minilm-2 on every set there is, whatever its licence: a row for comparison, not a model we ship.
+# ENCODER is its exported folder, trained as in `python -m studies.synthetic default`, but with toollens simpletoolquestions toolbench-g3 in
 # place of what was written for ToolBench.
 set -eu
 cd "$(dirname "$0")/.."

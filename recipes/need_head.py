@@ -81,7 +81,7 @@ class TextVectors:
     def examples(self, texts: TextsBySource) -> Examples:
         """What can be trained on."""
         needed, unneeded = ({name: self.of(lines) for name, lines in side.items()} for side in texts)
-        return Examples(needed, unneeded)
+        return Examples(needed, unneeded, *texts)
 
 
 def requests(folder: Path, split: str) -> list[str]:
@@ -148,8 +148,12 @@ def gathered(home: Path) -> tuple[TextsBySource, TextsBySource]:
 
 def without(examples: Examples, needed: str, unneeded: str) -> Examples:
     """The examples with one source of each class left out."""
-    kept = {name: rows for name, rows in examples.needed.items() if name != needed}
-    return Examples(kept, {name: rows for name, rows in examples.unneeded.items() if name != unneeded})
+    left_out = {"needed": needed, "needed_texts": needed, "unneeded": unneeded, "unneeded_texts": unneeded}
+    kept = {
+        side: {name: rows for name, rows in getattr(examples, side).items() if name != source}
+        for side, source in left_out.items()
+    }
+    return Examples(**kept)
 
 
 def taught(train: Examples, dev: Examples, encoder: str) -> NeedHead:
@@ -159,20 +163,15 @@ def taught(train: Examples, dev: Examples, encoder: str) -> NeedHead:
     return replace(head, scale=1.0, shift=0.0)
 
 
-def logits(head: NeedHead, vectors: Floats) -> NDArray[np.float64]:
-    """What the head says before it is a probability."""
-    said: NDArray[np.float64] = head.states(vectors).astype(np.float64) @ head.output + head.output_bias
-    return said
-
-
 def left_out(train: Examples, dev: Examples, encoder: str) -> tuple[Mapping[str, NDArray[np.float64]], ...]:
     """What heads that never saw a source say of its dev rows: by source, of both classes."""
     said: tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]] = ({}, {})
     for number in range(max(len(dev.needed), len(dev.unneeded))):
         names = [list(side)[number % len(side)] for side in (dev.needed, dev.unneeded)]
         head = taught(without(train, *names), without(dev, *names), encoder)
-        for known, side, name in zip(said, (dev.needed, dev.unneeded), names, strict=True):
-            known.setdefault(name, logits(head, side[name]))
+        sides = ((dev.needed, dev.needed_texts), (dev.unneeded, dev.unneeded_texts))
+        for known, (rows, texts), name in zip(said, sides, names, strict=True):
+            known.setdefault(name, head.logits(rows[name], texts[name]))
     return said
 
 
@@ -207,20 +206,16 @@ def show(console: Console, title: str, needed: Mapping[str, Floats], unneeded: M
     console.print(table)
 
 
-def unseen(vectors: TextVectors) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Dev rows of sets that nothing was trained on."""
+def unseen() -> tuple[Texts, Texts]:
+    """Dev texts of sets that nothing was trained on."""
     rng = np.random.default_rng(0)
-    needed = {
-        name: vectors.of(need_texts.thinned(requests(find_dataset(name), "dev"), MOST_MEASURED, rng))
-        for name in MEASURED
-    }
+    needed = {name: need_texts.thinned(requests(find_dataset(name), "dev"), MOST_MEASURED, rng) for name in MEASURED}
     bundled = Dataset.load(find_dataset("bundled"), ["dev"])
     asked = bundled.split("dev").requests + bundled.goldless("dev")
     kinds: dict[bool, list[str]] = {True: [], False: []}
     for request_id, text in asked:
         kinds[bundled.kind(request_id) != "no_tool"].append(text)
-    unneeded = {name: vectors.of(texts) for name, texts in prompts("dev", set(UNSEEN)).items()}
-    return needed | {"bundled": vectors.of(kinds[True])}, unneeded | {"bundled": vectors.of(kinds[False])}
+    return needed | {"bundled": kinds[True]}, prompts("dev", set(UNSEEN)) | {"bundled": kinds[False]}
 
 
 def remember(train: TextsBySource, dev: TextsBySource) -> None:
@@ -256,7 +251,9 @@ def main(home: Path) -> None:
     console.print(f"scale={head.scale:.3f}, shift={head.shift:.3f}, threshold={NeedOptions().threshold}")
     chances = [{name: chance(head, values) for name, values in side.items()} for side in said]
     show(console, "each source by a head that was trained without it, dev", *chances)
-    needed, unneeded = ({name: head.probabilities(rows) for name, rows in side.items()} for side in unseen(vectors))
+    needed, unneeded = (
+        {name: head.probabilities(vectors.of(texts), texts) for name, texts in side.items()} for side in unseen()
+    )
     show(console, "sets that nothing was trained on, dev", needed, unneeded)
     show(console, "bundled, dev", {"bundled": needed["bundled"]}, {"bundled": unneeded["bundled"]})
 

@@ -246,7 +246,7 @@ class Catalogues:
     def _needs(self, texts: Sequence[str]) -> list[float | None]:
         if self._head is None:
             return [None] * len(texts)
-        found = self._head.probabilities(np.stack([self._vectors[text] for text in texts])).tolist()
+        found = self._head.probabilities(np.stack([self._vectors[text] for text in texts]), texts).tolist()
         known = [request_language.knows(self._head.languages, text) for text in texts]
         return [need if told else None for need, told in zip(found, known, strict=True)]
 

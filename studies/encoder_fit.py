@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolscout.core.arrays import Floats
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.evaluation import row
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.opening import open_encoder
 from toolscout.models.need_head import NeedHead
 from toolscout.search import encoder_fit
@@ -58,9 +58,10 @@ def pairs() -> Iterator[Pair]:
         yield Pair(f"{name}:dev", [text for _, text in data.split("dev").requests][:MOST], sample)
 
 
-def scores(head: NeedHead, needed: Floats, unneeded: Floats) -> dict[str, float]:
+def scores(head: NeedHead, encoder: TextEncoder, pair: Pair) -> dict[str, float]:
     """AUROC, and the share of each side that passes at the default threshold."""
-    up, down = (head.probabilities(one).astype(np.float64) for one in (needed, unneeded))
+    sides = (pair.needed, pair.unneeded)
+    up, down = (head.probabilities(encoder.encode(texts), texts).astype(np.float64) for texts in sides)
     labels = np.repeat(np.array([True, False]), [len(up), len(down)])
     threshold = NeedOptions().threshold
     return {
@@ -104,10 +105,9 @@ def main() -> None:
     heads = {"shipped": shipped, "fitted": NeedHead.load(report.folder)}
     made: list[dict[str, Any]] = []
     for pair in pairs():
-        needed, unneeded = encoder.encode(pair.needed), encoder.encode(pair.unneeded)
         for name, head in heads.items():
             assert head is not None
-            found = scores(head, needed, unneeded)
+            found = scores(head, encoder, pair)
             made.append(row_of(pair, name, found, encoder.fingerprint))
             sys.stdout.write(f"{pair.name:20} {name:8} {found}\n")
     OUT.unlink(missing_ok=True)

@@ -88,13 +88,20 @@ class Bench:
         return self.heads[left_out, seed]
 
     def examples(self, part: str, left_out: str) -> need_head.Examples:
-        """The vectors of one part of every collection but one."""
+        """The vectors and texts of one part of every collection but one."""
+        texts = [
+            {one.name: found for one in collections if one.name != left_out and (found := getattr(one, part))}
+            for collections in (self.tools, self.prompts)
+        ]
+        return need_head.Examples(
+            *({name: self.vectors(found) for name, found in side.items()} for side in texts), *texts
+        )
 
-        def chosen(collections: Sequence[Collection]) -> dict[str, NDArray[np.float32]]:
-            parts = {one.name: getattr(one, part) for one in collections if one.name != left_out}
-            return {name: self.vectors(texts) for name, texts in parts.items() if texts}
-
-        return need_head.Examples(chosen(self.tools), chosen(self.prompts))
+    def chances(self, head: NeedHead, trial: NeedTrial) -> list[float]:
+        """What a head says of the texts of a trial."""
+        texts = [item.text for item in trial.items]
+        found: list[float] = head.probabilities(self.vectors(texts), texts).tolist()
+        return found
 
     def cosines(self, items: Sequence[Item]) -> Doubles:
         """Of each text the best cosine to a tool of its catalogue."""
@@ -173,7 +180,7 @@ def trained(bench: Bench, trial: NeedTrial) -> Iterator[Forecast]:
     """What heads say that were taught all but what is left out, a head for each seed."""
     for seed in bench.seeds:
         head, seconds = bench.head(trial.left_out, seed)
-        chances = head.probabilities(bench.vectors([item.text for item in trial.items])).tolist()
+        chances = bench.chances(head, trial)
         options, variant = {**asdict(bench.options), "seed": seed}, REST if trial.left_out else ALL
         yield Forecast(HEAD, variant, trial, chances, options, seed, seconds, _size(head))
 
@@ -184,7 +191,7 @@ def shipped(bench: Bench, trial: NeedTrial) -> Iterator[Forecast]:
     taught = {one.dataset.removeprefix(TAUGHT) for one in seen if one.role == "train"}
     if head is not None and trial.left_out not in taught:
         known, served = bench.unseen(trial), NeedOptions().threshold
-        chances = head.probabilities(bench.vectors([item.text for item in known.items])).tolist()
+        chances = bench.chances(head, known)
         yield Forecast(HEAD, SHIPPED, known, chances, {"threshold": served}, params=_size(head), served=served)
 
 

@@ -10,7 +10,7 @@ requests, and writes some for every tool that has none there, of whose document 
 and hybrid (bm25, memory and dense) are trained on real and written requests, and asked the real requests for those
 tools. --per-tool: how many written requests a tool has at most; the fewer are the first of the many. Of METHOD `synth`
 options are those of the generator, of `writing` those of what it writes.
-`default` is the recipe of the default encoder, as in recipes/default_model.sh (--pool is what
+`default` is the recipe of toolscout-minilm-2, the default encoder before this one (--pool is what
 recipes/default_model_data.py made): five sets, and requests written for all documents of ToolBench by a generator that
 learned from three of them.
 --before is the encoder without them, toolscout-minilm-1, which the repository had as the default one at 59c0c74:
@@ -66,7 +66,7 @@ METHODS, PER_TOOL = "dense,masstool,toolgen,hybrid", "0,5,10,20,40"
 DEFAULT = "toolbench"
 # Beside ToolBench: two sets of its tools, two of others.
 ELSEWHERE = ("toollens", "toolbench-g3", "simpletoolquestions", "bundled")
-# As in recipes/default_model.sh.
+# That of toolscout-minilm-2.
 RECIPE = ("average=0.5", "epochs=3", "candidates=512", "patience=0")
 
 

@@ -36,11 +36,11 @@ def test_list_has_the_package_the_cache_and_the_default(
     assert [row["default"] for row in found] == [True, False, False, False, False]
     assert [row["kind"] for row in found] == ["onnx", "exported", "damaged", "model2vec", "exported"]
     assert [row["dimension"] for row in found] == [None, 384, None, None, 32]
-    assert rows["default"]["name"] == "toolscout-minilm-2"
+    assert rows["default"]["name"] == "toolscout-minilm-3"
     assert rows["default"]["bytes"] > 20_000_000
     shown = run("encoder", "list")
     assert shown.exit_code == 0
-    assert "toolscout-minilm-2" in shown.stdout
+    assert "toolscout-minilm-3" in shown.stdout
     assert "22,565,376" in shown.stdout
 
 

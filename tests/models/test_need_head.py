@@ -11,6 +11,7 @@ import pytest
 
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NEED_FILE, NeedHead
+from toolscout.models.phrases import phrases
 
 HEAD = NeedHead(
     hidden=np.array([[1, 0, 0], [0, 2, 0]], dtype=np.float32),
@@ -30,14 +31,29 @@ def test_its_forecast_by_hand() -> None:
     assert HEAD.probabilities(vectors).tolist() == pytest.approx([1 / (1 + math.exp(-logit)) for logit in logits])
 
 
+def test_words_and_pairs_of_words_add_their_weights() -> None:
+    assert phrases("Play 3 songs!") == {
+        *("^", "play", "0", "songs", "!", "$"),
+        *("^ play", "play 0", "0 songs", "songs !", "! $"),
+    }
+    worded = replace(HEAD, phrases={"^ play": 1.5, "why": -2.0})
+    vectors = np.zeros((3, 3), dtype=np.float32)
+    said = worded.logits(vectors, ["play it again", "why play, why?", "hm"])
+    assert (said - HEAD.logits(vectors)).tolist() == [1.5, -2.0, 0.0]  # each counts once
+    with pytest.raises(ValueError, match="reads the requests"):
+        worded.probabilities(vectors)
+
+
 def test_a_head_that_is_very_sure_does_not_overflow() -> None:
     sure = replace(HEAD, scale=1e4)
     assert sure.probabilities(np.array([[1, 0, 0], [0, 9, 0]], dtype=np.float32)).tolist() == [1.0, 0.0]
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
-    HEAD.save(tmp_path / "new" / "folder")
+    worded = replace(HEAD, phrases={"^ play": 1.5, "' ein": -2.0})
+    worded.save(tmp_path / "new" / "folder")
     again = NeedHead.load(tmp_path / "new" / "folder")
+    assert again.phrases == worded.phrases
     for name in ("hidden", "hidden_bias", "output"):
         assert np.array_equal(getattr(again, name), getattr(HEAD, name))
     assert (again.output_bias, again.scale, again.shift, again.encoder) == (0.25, 2.0, -0.5, "toy")

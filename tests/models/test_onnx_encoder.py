@@ -169,7 +169,7 @@ def test_many_threads_at_once(tiny: Encoder) -> None:
 def test_the_default_encoder_comes_with_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOOLSCOUT_ENCODER", raising=False)
     encoder = Encoder.load()
-    assert encoder.name == "toolscout-minilm-2"
+    assert encoder.name == "toolscout-minilm-3"
     asked, right, wrong = encoder.encode(["is rain coming?", "get_forecast weather of a city", "send_email to people"])
     assert asked @ right > asked @ wrong
 

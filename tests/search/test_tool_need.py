@@ -158,5 +158,5 @@ def test_the_packaged_head_belongs_to_the_packaged_encoder() -> None:
     least = NeedOptions().threshold
     needed = ["book a flight from Oslo to Lima for next Monday", "send a mail to Ann that I am late"]
     unneeded = ["write a poem about autumn", "explain what a metaphor is", "tell me a joke about cats"]
-    assert (head.probabilities(encoder.encode(needed)) >= least).all()
-    assert (head.probabilities(encoder.encode(unneeded)) < least).all()
+    assert (head.probabilities(encoder.encode(needed), needed) >= least).all()
+    assert (head.probabilities(encoder.encode(unneeded), unneeded) < least).all()

@@ -14,7 +14,15 @@ from scipy.optimize import minimize
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.need_head import DetectionOptions, Examples, average_heads, calibrate, learn, platt
+from toolscout.training.need_head import (
+    DetectionOptions,
+    Examples,
+    average_heads,
+    calibrate,
+    frequent_phrases,
+    learn,
+    platt,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -171,3 +179,27 @@ def test_it_is_saved_as_it_is_served(tmp_path: Path) -> None:
     again = NeedHead.load(tmp_path / "kept")
     vectors = units(20, 9, 0)
     assert np.allclose(again.probabilities(vectors), head.probabilities(vectors), atol=1e-6)
+
+
+def test_words_tell_apart_what_vectors_do_not(tmp_path: Path) -> None:
+    def told(seed: int) -> Examples:
+        rows = units(120, seed, 0)
+        asked, talked = [f"please send {n} mails" for n in range(30)], [f"what is mail {n}?" for n in range(30)]
+        return Examples(
+            {"a": rows[:30], "b": rows[30:60]},
+            {"c": rows[60:90], "d": rows[90:]},
+            {"a": asked, "b": asked},
+            {"c": talked, "d": talked},
+        )
+
+    without, _ = learn(Examples(told(0).needed, told(0).unneeded), told(1), "toy", tmp_path / "x", QUICK)
+    assert not without.phrases
+    head, report = learn(told(0), told(1), "toy", tmp_path / "x", replace(QUICK, phrases=40))
+    assert report.dev["auroc"] > 0.97
+    assert head.phrases["please"] > 0 > head.phrases["what"]
+
+
+def test_phrases_of_one_source_get_no_weight() -> None:
+    found = frequent_phrases([["play it", "play that"], ["play this"], ["stop it"]], most=3)
+    assert found == ["$", "^", "^ play"]  # in all three sources; then, by how often, those of two
+    assert "that" not in frequent_phrases([["play it", "play that"], ["play this"]], most=99)

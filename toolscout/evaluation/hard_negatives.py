@@ -177,7 +177,7 @@ def candidates(
     if not chosen:
         raise BadDataset("every prompt is a request of the catalogue; give prompts that need no tool")
     vectors = _encode("embedding prompts", [text for text, _ in chosen], encoder, progress)
-    needs = head.probabilities(vectors) if head else None
+    needs = head.probabilities(vectors, [text for text, _ in chosen]) if head else None
     found = []
     for start in range(0, len(chosen), _CHUNK):
         cosines = vectors[start : start + _CHUNK] @ catalogue.vectors.T

@@ -1,4 +1,5 @@
-"""Tool need: does a request need a tool at all? From 0 to 1, by its vector alone, whatever the catalogue holds.
+"""Tool need: does a request need a tool at all? From 0 to 1, by its vector and words, whatever the catalogue
+holds.
 
 The head's outputs are fitted to dev texts, but other people's requests are not those: it is no probability there
 (docs/verdicts.md). The verdict model (verdict.py) takes it as one of its features; it is compared with a threshold of
@@ -77,7 +78,7 @@ class NeedEstimator:
         encoder = self._retriever.encoder if head else None
         if head is None or encoder is None:
             return None
-        found: list[float] = head.probabilities(encoder.encode(requests)).tolist() if requests else []
+        found: list[float] = head.probabilities(encoder.encode(requests), requests).tolist() if requests else []
         return [
             need if request_language.knows(head.languages, text) else None
             for text, need in zip(requests, found, strict=True)
@@ -115,7 +116,7 @@ class NeedEstimator:
         if ranking.vector is None and encoder.remote:  # it was not asked, or did not answer
             return None
         vector = encoder.encode_request(ranking.request) if ranking.vector is None else ranking.vector
-        return float(head.probabilities(vector[None])[0])
+        return float(head.probabilities(vector[None], [ranking.request])[0])
 
     def _head(self) -> NeedHead | None:
         try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from toolscout.core.arrays import Bools, Doubles, Floats
 from toolscout.data import metrics
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
+from toolscout.models.phrases import phrases
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Schedule, TrainingTask, run
 
@@ -27,7 +29,13 @@ _TINY = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class DetectionOptions:
-    """How the classifier is trained. `hidden`: the size of its hidden layer. `smoothing`: label smoothing."""
+    """How the classifier is trained.
+
+    hidden: the size of its hidden layer.
+    smoothing: label smoothing.
+    phrases: how many words and pairs of words get a weight, where texts are given.
+    phrase_dropout: the share of them that a step leaves out.
+    """
 
     hidden: int = 64
     dropout: float = 0.1
@@ -37,22 +45,43 @@ class DetectionOptions:
     decay: float = 0.01
     batch: int = 256
     patience: int = 5
+    phrases: int = 8000
+    phrase_dropout: float = 0.2
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Raise BadModel for values out of range."""
         if min(self.hidden, self.epochs, self.batch) < 1 or not self.rate > 0:
             raise BadModel(f"hidden, epochs and batch must be at least 1 and rate above 0, got {self}")
-        if not 0 <= self.dropout < 1 or not 0 <= self.smoothing < 1:
-            raise BadModel(f"dropout and smoothing must be from 0 to below 1, got {self}")
+        shares = (self.dropout, self.smoothing, self.phrase_dropout)
+        if not all(0 <= share < 1 for share in shares) or self.phrases < 0:
+            raise BadModel(
+                f"dropout, smoothing and phrase_dropout must be from 0 to below 1, phrases 0 or more, got {self}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Vectors, one a row, by source: of requests that need a tool, and of prompts that need none."""
+    """Vectors, one a row, by source: of requests that need a tool, and of prompts that need none.
+
+    needed_texts, unneeded_texts: the same as texts, where words shall count; a head learns from all texts or from none.
+    """
 
     needed: Mapping[str, Floats]
     unneeded: Mapping[str, Floats]
+    needed_texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unneeded_texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def texts(self) -> list[str]:
+        """The text of each row; empty ones where none are given."""
+        sides = ((self.needed, self.needed_texts), (self.unneeded, self.unneeded_texts))
+        return [
+            text for rows, texts in sides for name, few in rows.items() for text in texts.get(name, [""] * len(few))
+        ]
+
+    def sources(self) -> list[Sequence[str]]:
+        """The texts of each source."""
+        return [*self.needed_texts.values(), *self.unneeded_texts.values()]
 
     def vectors(self) -> Floats:
         """All rows, those that need a tool first."""
@@ -98,20 +127,33 @@ def learn(
             raise BadModel(f"there is nothing to {name}: give requests that need a tool and prompts that need none")
     checkpoints = Checkpoints(folder, _identity(train, dev, options))
     schedule = Schedule(options.epochs, options.rate, options.decay, patience=options.patience, seed=options.seed)
-    trained = run(_NeedHeadTask(train, dev, options), schedule, checkpoints)
-    raw = _head(checkpoints.read_best(), encoder)
+    task = _NeedHeadTask(train, dev, options)
+    trained = run(task, schedule, checkpoints)
+    raw = _head(checkpoints.read_best(), encoder, task.phrases)
     head, scores = calibrate(raw, dev)
     checkpoints.remove()
     return head, DetectionReport(trained.seconds, len(trained.history), scores)
 
 
+def frequent_phrases(sources: Sequence[Sequence[str]], most: int, least_sources: int = 2) -> list[str]:
+    """The phrases that occur most often, of those in several sources; a source counts by the root of its size."""
+    counts: Counter[str] = Counter()
+    spread: Counter[str] = Counter()
+    for texts in sources:
+        found = Counter(phrase for text in texts for phrase in phrases(text))
+        spread.update(found.keys())
+        for phrase, count in found.items():
+            counts[phrase] += count / np.sqrt(len(texts))
+    kept = [phrase for phrase in counts if spread[phrase] >= least_sources]
+    return sorted(kept, key=lambda phrase: (-counts[phrase], phrase))[:most]
+
+
 def calibrate(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float]]:
     """The head with a scale and shift fitted on dev, and its dev scores. Raises BadModel as platt does."""
     vectors, labels, weights = dev.vectors(), dev.labels(), dev.weights()
-    logits = head.states(vectors).astype(np.float64) @ head.output + head.output_bias
-    scale, shift = platt(logits, labels, weights)
+    scale, shift = platt(head.logits(vectors, dev.texts()), labels, weights)
     head = replace(head, scale=scale, shift=shift)
-    chances = head.probabilities(vectors).astype(np.float64)
+    chances = head.probabilities(vectors, dev.texts()).astype(np.float64)
     sure = np.where(labels, chances, 1 - chances)
     scores = {
         SELECTED_ON: float(np.exp(np.average(np.log(np.maximum(sure, _TINY)), weights=weights))),
@@ -180,16 +222,23 @@ class _NeedHeadTask(TrainingTask):
 
     def __init__(self, train: Examples, dev: Examples, options: DetectionOptions) -> None:
         self._options = options
+        self.phrases = frequent_phrases(train.sources(), options.phrases)
         self._vectors, self._labels, self._weights = _tensors(train)
         self._dev = _tensors(dev)
+        self._used, self._dev_used = (_used(one.texts(), self.phrases) for one in (train, dev))
         torch.manual_seed(options.seed)
         self._hidden = torch.nn.Linear(self._vectors.shape[1], options.hidden)
         self._output = torch.nn.Linear(options.hidden, 1)
+        # The last row stands for every other phrase and stays 0.
+        self._phrases = torch.nn.Embedding(len(self.phrases) + 1, 1, padding_idx=len(self.phrases))
+        torch.nn.init.zeros_(self._phrases.weight)
         self._order = np.arange(len(self._labels))
 
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
-        both = {"hidden": self._hidden, "output": self._output}
-        return {f"{name}.{key}": value for name, layer in both.items() for key, value in layer.named_parameters()}
+        layers: dict[str, torch.nn.Module] = {"hidden": self._hidden, "output": self._output}
+        if self.phrases:
+            layers["phrases"] = self._phrases
+        return {f"{name}.{key}": value for name, layer in layers.items() for key, value in layer.named_parameters()}
 
     def steps(self) -> int:
         return -(-len(self._order) // self._options.batch)
@@ -203,19 +252,22 @@ class _NeedHeadTask(TrainingTask):
     def step(self, epoch: int, step: int) -> Tensor:
         rows = torch.from_numpy(self._order[step * self._options.batch : (step + 1) * self._options.batch])
         labels = self._labels[rows] * (1 - self._options.smoothing) + self._options.smoothing / 2
-        loss = self._loss(self._vectors[rows], labels, self._weights[rows], self._options.dropout)
+        used = self._used[rows]
+        left_out = torch.rand(used.shape) < self._options.phrase_dropout
+        used = torch.where(left_out, len(self.phrases), used)
+        loss = self._loss(self._vectors[rows], used, labels, self._weights[rows], self._options.dropout)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def validate(self) -> tuple[Mapping[str, float], Mapping[str, Tensor]]:
         vectors, labels, weights = self._dev
         with torch.no_grad():
-            loss = self._loss(vectors, labels, weights, 0.0)
+            loss = self._loss(vectors, self._dev_used, labels, weights, 0.0)
         return {SELECTED_ON: float(torch.exp(-loss))}, self.parameters()
 
-    def _loss(self, vectors: Tensor, labels: Tensor, weights: Tensor, dropout: float) -> Tensor:
+    def _loss(self, vectors: Tensor, used: Tensor, labels: Tensor, weights: Tensor, dropout: float) -> Tensor:
         states = functional.dropout(torch.relu(self._hidden(vectors)), dropout)
-        logits = self._output(states)[:, 0]
+        logits = self._output(states)[:, 0] + self._phrases(used)[:, :, 0].sum(1)
         return functional.binary_cross_entropy_with_logits(logits, labels, weights)
 
 
@@ -224,10 +276,20 @@ def _tensors(examples: Examples) -> tuple[Tensor, Tensor, Tensor]:
     return torch.from_numpy(examples.vectors()), torch.from_numpy(labels), torch.from_numpy(weights)
 
 
-def _head(weights: Mapping[str, Tensor], encoder: str) -> NeedHead:
+def _used(texts: Sequence[str], known: Sequence[str]) -> Tensor:
+    """The rows of the known phrases of each text, filled up with a row for none."""
+    row_of = {phrase: row for row, phrase in enumerate(known)}
+    found = [[row_of[phrase] for phrase in phrases(text) if phrase in row_of] if known else [] for text in texts]
+    width = max(map(len, found), default=0)
+    filled = [sorted(rows) + [len(known)] * (width - len(rows)) for rows in found]
+    return torch.tensor(filled, dtype=torch.long).view(len(texts), width)
+
+
+def _head(weights: Mapping[str, Tensor], encoder: str, known: Sequence[str]) -> NeedHead:
     found = {name: tensor.numpy() for name, tensor in weights.items()}
     output, offset = found["output.weight"][0], float(found["output.bias"][0])
-    return NeedHead(found["hidden.weight"], found["hidden.bias"], output, offset, 1.0, 0.0, encoder)
+    weighed = dict(zip(known, found["phrases.weight"][:-1, 0].tolist(), strict=True)) if known else {}
+    return NeedHead(found["hidden.weight"], found["hidden.bias"], output, offset, 1.0, 0.0, encoder, phrases=weighed)
 
 
 def _identity(train: Examples, dev: Examples, options: DetectionOptions) -> str:
@@ -235,4 +297,5 @@ def _identity(train: Examples, dev: Examples, options: DetectionOptions) -> str:
     for examples in (train, dev):
         for array in (examples.vectors(), examples.labels(), examples.weights()):
             digest.update(np.ascontiguousarray(array).data)
+        digest.update("\0".join(examples.texts()).encode(errors="replace"))
     return digest.hexdigest()
