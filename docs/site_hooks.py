@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 TAKEN_IN = {
     **{name: f"project/{name}" for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")},
     "toolscout/default_model/README.md": "project/default_model.md",
+    "toolscout/default_reranker/README.md": "project/default_reranker.md",
     **{
         path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
         for pattern in ("*.md", "*.svg", "*.jsonl")

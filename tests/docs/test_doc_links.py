@@ -15,6 +15,7 @@ PAGES = sorted(
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "results").glob("*.md"),
         ROOT / "toolscout" / "default_model" / "README.md",
+        ROOT / "toolscout" / "default_reranker" / "README.md",
     ]
 )
 # Where a path in backticks is looked for: pages speak of the package from inside of it.

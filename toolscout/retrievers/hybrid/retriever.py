@@ -44,7 +44,7 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import method
 
 # Default weights of parts by method, 1 for others; found by recipes/hybrid_weights.py.
-_DEFAULT_WEIGHTS = {"dense": 1.56}
+_DEFAULT_WEIGHTS = {"dense": 1.32}
 
 
 @dataclass(frozen=True, slots=True)
