@@ -55,7 +55,7 @@ REQUESTS = 75
 ANSWERED = 0.9
 # Keeps the curve finite where the two kinds can be told apart perfectly.
 PENALTY = 0.0001
-AT = (0.1, 0.14, 0.2, 0.3, 0.5)
+AT = (0.1, 0.19, 0.3, 0.5)
 
 
 class SearchedRequests(NamedTuple):

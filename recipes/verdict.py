@@ -41,7 +41,7 @@ from toolscout.models.encoders.onnx_encoder import default_folder
 from toolscout.models.encoders.opening import open_encoder
 from toolscout.models.encoders.settings import encoders_folder
 from toolscout.models.rerankers.base import Reranker
-from toolscout.models.rerankers.opening import DEFAULT, has_default, open_reranker
+from toolscout.models.rerankers.opening import DEFAULT, open_reranker
 from toolscout.search.encoder_fit import fit_options_of
 from toolscout.search.tool_need import open_head
 from toolscout.search.verdict import LEVELS, LevelThresholds, VerdictModel
@@ -278,7 +278,7 @@ def main() -> None:
         sys.exit(
             "this encoder has no need head of its own; make one with recipes/need_head.py, or: toolscout encoder fit"
         )
-    reranker = open_reranker(DEFAULT) if has_default() and not given.no_reranker else None
+    reranker = None if given.no_reranker else open_reranker(DEFAULT)
     model, found = run(encoder, reranker, given.cache, not given.no_test, console)
     for part, split in dict.fromkeys((one.part, one.split) for one in found):
         for level in LEVELS:

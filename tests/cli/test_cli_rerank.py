@@ -105,12 +105,6 @@ def test_it_is_evaluated_and_trained(run: Run, folder: str, tmp_path: Path) -> N
 def test_the_package_s_is_named_default(
     filled: Run, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "package_folder", lambda: tmp_path / "absent")
-    refused = filled("search", REQUEST, "--retriever", "bm25", "--rerank", "default")
-    assert refused.exit_code == 2
-    assert "this package has no reranker of its own" in " ".join(refused.stderr.split())
-    assert reranker_or_default(None, None) is None
-
     ours = tmp_path / "ours"
     shutil.copytree(folder, ours)
     (ours / "onnx" / "model.onnx").rename(ours / "model.onnx")
@@ -129,8 +123,7 @@ def test_the_package_s_is_named_default(
     assert open_reranker("default?max_tokens=64").fingerprint != open_reranker("default").fingerprint
 
 
-def test_where_it_is_on_by_default(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "has_default", lambda: True)
+def test_where_it_is_on_by_default(folder: str) -> None:
     assert reranker_or_default(None, None) == "default"
     assert reranker_or_default("hybrid", None) == "default"
     assert reranker_or_default("toolgen", None) is None

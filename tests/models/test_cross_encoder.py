@@ -172,7 +172,6 @@ def test_a_folder_that_is_not_whole_says_so(tmp_path: Path, file: str, content: 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("", "rerank has no reranker: name a folder"),
         ("no/such", "there is no reranker 'no/such'; name a folder"),
         ("{}?max_tokens=3", "16 or more"),
         ("{}?tokens=3", "no option of a cross-encoder"),

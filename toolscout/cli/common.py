@@ -86,7 +86,7 @@ RerankByDefaultOption = Annotated[
         "--rerank",
         metavar="default|FOLDER|URL|chat:MODEL|none",
         help="Have this reranker score the first 20 tools: --retriever rerank --option reranker=… over the retriever.",
-        show_default="the package's, if there is one and no other retriever is named",
+        show_default="the package's, where no other retriever is named",
     ),
 ]
 LlmOption = Annotated[
@@ -237,12 +237,12 @@ def chosen_retriever(
 def reranker_or_default(retriever: str | None, rerank: str | None) -> str | None:
     """The reranker of a command whose user waits for a language model anyway.
 
-    The one that is named; where none is, that of the package, if there is one and no other retriever is named.
+    The one that is named; where none is, that of the package, unless another retriever is named.
     """
-    from toolscout.models.rerankers.opening import DEFAULT, has_default
+    from toolscout.models.rerankers.opening import DEFAULT
     from toolscout.scout import DEFAULT_RETRIEVER
 
-    if rerank is None and retriever in (None, DEFAULT_RETRIEVER) and has_default():
+    if rerank is None and retriever in (None, DEFAULT_RETRIEVER):
         return DEFAULT
     return rerank
 

@@ -40,14 +40,14 @@ class FitOptions:
     requests turned away, were both kinds equally many, .88 are rightly so (precision). At 0.3: 67 %, .83 and .72.
     """
 
-    bias: float = -2.6
-    similarity: float = 11.6
-    usual: float = 0.2
+    bias: float = -2.5
+    similarity: float = 12.0
+    usual: float = 0.14
     share: float = 0.6
     past: float = 0.6
     words_alone: float = 0.0
     steepness: float = 20.0
-    threshold: float = 0.14
+    threshold: float = 0.19
 
 
 @dataclass(frozen=True, slots=True)

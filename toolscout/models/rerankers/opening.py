@@ -26,10 +26,9 @@ DEFAULT = "default"
 # What config.json of the package's reranker may say: options of rerank.
 OPTIONS_KEY = "rerank"
 _CHAT = "chat:"
-_NAMED = "a folder with a cross-encoder in ONNX or safetensors, the URL of an endpoint with ?model=NAME, or chat:MODEL"
 
 
-def open_reranker(name: str = "", *, from_folder: bool = False) -> Reranker:
+def open_reranker(name: str = DEFAULT, *, from_folder: bool = False) -> Reranker:
     """Open a reranker; settings follow as ?KEY=VALUE&KEY=VALUE.
 
     name: "default" for the one of the package; the folder of a cross-encoder, with an ONNX graph or with safetensors,
@@ -40,11 +39,6 @@ def open_reranker(name: str = "", *, from_folder: bool = False) -> Reranker:
 
     Raises BadModel or BadRequest.
     """
-    if not name and not has_default():
-        raise BadModel(
-            "rerank has no reranker: name a folder with an ONNX cross-encoder, the URL of an endpoint with "
-            "?model=NAME, or chat:MODEL, as --rerank NAME or --option reranker=NAME"
-        )
     place, settings = split_name(name or DEFAULT, "a reranker")
     chat = place.startswith(_CHAT)
     place = place.removeprefix(_CHAT) if chat else place
@@ -58,8 +52,6 @@ def open_reranker(name: str = "", *, from_folder: bool = False) -> Reranker:
     if is_address(place):
         return EndpointReranker.open(place, settings)
     folder = package_folder() if place == DEFAULT else Path(place)
-    if place == DEFAULT and not has_default():
-        raise BadModel(f"this package has no reranker of its own ({folder / MODEL_FILE} is not there); name {_NAMED}")
     if _has_weights_alone(folder):
         folder = _exported(folder)
     return CrossEncoder(folder, with_settings(CrossEncoderSettings(), "a cross-encoder", settings))
@@ -68,11 +60,6 @@ def open_reranker(name: str = "", *, from_folder: bool = False) -> Reranker:
 def package_folder() -> Path:
     """The folder of the reranker that comes with the package."""
     return Path(__file__).resolve().parents[2] / "default_reranker"
-
-
-def has_default() -> bool:
-    """Whether a reranker comes with the package."""
-    return (package_folder() / MODEL_FILE).is_file()
 
 
 def default_options() -> dict[str, Any]:
