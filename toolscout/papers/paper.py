@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolscout.papers import published_numbers
+from toolscout.training.encoder_options import Decoding
+
+NAMES = "names"
+"""What rows call a language model that names tools in plain text; it is no retriever of this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +69,64 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentExperiment(Experiment):
-    """An agent as published that works on requests whose tools have recorded calls.
+class NamesExperiment(Experiment):
+    """A language model that is fine-tuned to write the names of tools as plain text: it has no ids.
 
-    model: the experiment whose trained model is the agent, and so its retriever; None for a chat model, passed as
-        `weights`, that is shown the gold tools of each request.
-    thoughts: whether it writes thoughts.
-    judged: what a judge measures: "sopr" or "sowr"; "" for what is measured without one.
-    reference: the agent that the win rate (sowr) compares with.
+    It goes through documents, requests and, where `trajectories` is set, trajectories; its settings are those of
+    name_writer.NameWriterOptions, and its retriever is NAMES.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ModelExperiment(Experiment):
+    """Something other than a search that a trained model is measured by.
+
+    model: the experiment whose trained model it is; None for a language model that is used as it is.
     """
 
     train: str = ""
     model: Experiment | None = None
-    thoughts: bool = True
-    judged: str = ""
-    reference: AgentExperiment | None = None
 
     def chain(self) -> Iterator[Experiment]:
         """Yield the experiments whose models are trained, and this one last."""
         if self.model is not None:
             yield from self.model.chain()
         yield self
+
+    @property
+    def names(self) -> bool:
+        """Whether tools are named in plain text, by a language model that has no ids."""
+        return self.retriever == NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class AgentExperiment(ModelExperiment):
+    """An agent as published that works on requests whose tools have recorded calls.
+
+    model: the experiment whose trained model is the agent, and so its retriever; None for a chat model, passed as
+        `weights`, that is shown the gold tools of each request, or, with the retriever NAMES, for SmolLM2, which is
+        shown no tools.
+    thoughts: whether it writes thoughts.
+    judged: what a judge measures: "sopr" or "sowr"; "" for what is measured without one.
+    reference: the agent that the win rate (sowr) compares with.
+    decoding: whether ids are generated under the trie of all ids, or freely.
+    """
+
+    thoughts: bool = True
+    judged: str = ""
+    reference: AgentExperiment | None = None
+    decoding: Decoding = "constrained"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationExperiment(ModelExperiment):
+    """What a language model generates for the requests of a split: ids of tools, and what is the id of no tool.
+
+    model: the experiment whose trained model generates; None for SmolLM2 as it is, with the retriever NAMES.
+    decoding: whether ids are generated under the trie of all ids, or freely.
+    """
+
+    decoding: Decoding = "constrained"
 
 
 @dataclass(frozen=True, slots=True)

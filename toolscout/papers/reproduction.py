@@ -34,10 +34,22 @@ from toolscout.evaluation.fit_record import read_fit_record
 from toolscout.evaluation.report.rows import ResultLine, group_by, read_folder
 from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.row import RowDict
+from toolscout.llm.finetuned import is_finetuned
 from toolscout.models.encoders.export import default_source
 from toolscout.models.language.base import open_base
-from toolscout.papers import agent_runs
-from toolscout.papers.paper import AgentExperiment, Column, Experiment, Ours, Table, Unavailable
+from toolscout.papers import agent_runs, generation_runs, name_writer
+from toolscout.papers.paper import (
+    NAMES,
+    AgentExperiment,
+    Column,
+    Experiment,
+    GenerationExperiment,
+    ModelExperiment,
+    NamesExperiment,
+    Ours,
+    Table,
+    Unavailable,
+)
 from toolscout.retrievers import opening, training_setup
 from toolscout.retrievers.base import FitProgress, Retriever
 from toolscout.retrievers.document_index import ENCODER_FOLDER
@@ -49,7 +61,8 @@ FILE = "reproduce.jsonl"
 _PROMPTS, _TRAJECTORIES = "no_tool", "trajectories"
 _JUDGEMENTS = "judgements.db"
 _OF_TRAJECTORIES = {"agent_epochs", "trajectory_tokens", "rehearse", "carry_on"}
-_WRITES = ("toolgen", "toolweaver", "rewrite")
+_WRITES = ("toolgen", "toolweaver", "rewrite", NAMES)
+_SMOLLM2 = "smollm2"
 
 
 @dataclass(frozen=True)
@@ -179,7 +192,7 @@ def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None
     for pattern in (experiment.name, *experiment.also):
         wanted = restricted_variant(pattern, experiment.among)
         for line in (one for one in own if fnmatchcase(one.variant, wanted)):
-            named = pattern in experiment.also or isinstance(experiment, AgentExperiment)
+            named = pattern in experiment.also or isinstance(experiment, ModelExperiment)
             if named or _same_options(experiment, line.newest):
                 return line
     return None
@@ -213,13 +226,30 @@ def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
     """Return what keeps an experiment from being run here, and what to pass; "" where nothing does."""
     if isinstance(experiment, AgentExperiment):
         return "; ".join(dict.fromkeys(filter(None, _missing_of_agent(experiment, splits, setup))))
+    if isinstance(experiment, ModelExperiment):
+        return _missing_model(experiment, setup) or _missing_data(experiment, splits, setup)
     return next(filter(None, (_missing(one, splits, setup) for one in experiment.chain())), "")
+
+
+def _missing_model(experiment: ModelExperiment, setup: Setup) -> str:
+    """Return what the model lacks that is to be measured."""
+    if experiment.model is not None:
+        return missing(experiment.model, (), setup)
+    return _refusal(experiment) if experiment.names else ""
+
+
+def _refusal(experiment: Experiment) -> str:
+    """Return why weights that the package can have cannot be opened; "" where they can."""
+    try:
+        _check_models(experiment)
+    except ToolscoutError as error:
+        return str(error)
+    return ""
 
 
 def _missing_of_agent(experiment: AgentExperiment, splits: Sequence[str], setup: Setup) -> Iterator[str]:
     """Yield each thing that an agent lacks: model, requests, recorded calls, a judge, and whom it is compared with."""
-    if experiment.model is not None:
-        yield missing(experiment.model, (), setup)
+    yield _missing_model(experiment, setup)
     yield _missing_weights(experiment, setup)
     yield (lacking := _missing_data(experiment, splits, setup))
     if not lacking and setup.data and files.find(setup.data / experiment.dataset, CACHE) is None:
@@ -238,10 +268,8 @@ def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str
         return lacking
     if experiment.train and importlib.util.find_spec("torch") is None:
         return "torch: run pip install 'toolscout[train]'"
-    try:
-        _check_models(experiment)
-    except ToolscoutError as error:
-        return str(error)
+    if (why := _refusal(experiment)) or isinstance(experiment, NamesExperiment):
+        return why
     refused = [one for one in experiment.settings if not _accepted(experiment.retriever, experiment.parts, one)]
     return (
         f"an option that this version's {experiment.retriever} does not take: {', '.join(refused)}" if refused else ""
@@ -308,7 +336,7 @@ def _check_language_model() -> None:
 def seeds_to_run(experiment: Experiment, seeds: int, splits: Sequence[str], setup: Setup) -> list[int | None]:
     """Return the seeds whose rows are missing; a method that is not trained is run once, without a seed."""
     done = measured_seeds(experiment, splits, setup)
-    trained = experiment.model if isinstance(experiment, AgentExperiment) else experiment
+    trained = experiment.model if isinstance(experiment, ModelExperiment) else experiment
     if trained is None or not trained.train:
         return [] if done else [None]
     return [seed for seed in range(seeds) if seed not in done]
@@ -326,6 +354,8 @@ def run(
     assert setup.data is not None
     if isinstance(experiment, AgentExperiment):
         return _run_agent(experiment, seed, splits, setup, command, progress)
+    if isinstance(experiment, GenerationExperiment):
+        return _run_generation(experiment, seed, splits, setup, command, progress)
     if experiment.train:
         assert seed is not None
         place = str(_trained(experiment, seed, setup, progress))
@@ -357,6 +387,34 @@ def run(
     return found
 
 
+def _run_generation(
+    experiment: GenerationExperiment,
+    seed: int | None,
+    splits: Sequence[str],
+    setup: Setup,
+    command: str,
+    progress: FitProgress | None,
+) -> list[RowDict]:
+    """Measure what a model generates for each split, and write its rows."""
+    assert setup.data is not None
+    place, found = _place(experiment, seed, setup, progress), []
+    data = evaluation.load_splits(setup.data / experiment.dataset, splits)
+    for split in splits:
+        done = generation_runs.measured(experiment, place, seed, data, split, command, progress)
+        done.row["options"] = {name: _without_path(value) for name, value in done.row["options"].items()}
+        rows.append_with_scores(setup.rows / FILE, done.row, done.lines)
+        found.append(done.row)
+    return found
+
+
+def _place(experiment: ModelExperiment, seed: int | None, setup: Setup, progress: FitProgress | None) -> str:
+    """Return the folder of the trained model that is measured; "" for SmolLM2 as it is."""
+    if experiment.model is None:
+        return ""
+    assert seed is not None
+    return str(_trained(experiment.model, seed, setup, progress))
+
+
 def _run_agent(
     experiment: AgentExperiment,
     seed: int | None,
@@ -371,12 +429,9 @@ def _run_agent(
     judge = agent_runs.open_chat(setup.judge, setup.models / _JUDGEMENTS) if experiment.judged else None
 
     def work(one: AgentExperiment, trial: ReplaySet) -> list[Episode]:
-        if one.model is None:
-            assert one.weights is not None
+        place = _place(one, seed, setup, progress) or _SMOLLM2
+        if one.weights is not None:
             place = setup.weights[one.weights.name]
-        else:
-            assert seed is not None
-            place = str(_trained(one.model, seed, setup, progress))
         return agent_runs.replayed(one, place, trial, setup.models, models, progress)
 
     for split in splits:
@@ -417,7 +472,7 @@ def _folder(experiment: Experiment, seed: int, setup: Setup) -> Path:
 def _trained(experiment: Experiment, seed: int, setup: Setup, progress: FitProgress | None) -> Path:
     """Return the folder of the trained model; it is trained, or its interrupted training goes on, if need be."""
     folder = _folder(experiment, seed, setup)
-    if (folder / MODEL_FILE).is_file():
+    if (folder / MODEL_FILE).is_file() or is_finetuned(folder):
         return folder
     settings = _settings(experiment, seed, setup)
     if experiment.encoder is not None:
@@ -426,6 +481,10 @@ def _trained(experiment: Experiment, seed: int, setup: Setup, progress: FitProgr
     assert setup.data is not None
     family = "" if experiment.train == "train" else f":{experiment.train}"
     sets = training_setup.training_sets([f"{setup.data / experiment.dataset}{family}"])
+    if isinstance(experiment, NamesExperiment):
+        taught = _trajectories(setup.data) if experiment.trajectories else None
+        name_writer.fit(sets[0], taught, [*experiment.settings, f"seed={seed}"], folder, progress)
+        return folder
     prompts = str(setup.data / _PROMPTS) if experiment.prompts else "none"
     takes = [*settings, f"no_tool={prompts}"] if experiment.prompts else settings
     training_setup.made(experiment.retriever, experiment.parts, takes).fit(sets, folder, progress)
