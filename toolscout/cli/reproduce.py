@@ -54,6 +54,15 @@ def reproduce(
             show_default="none",
         ),
     ] = "",
+    llm: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="A larger language model to write queries: https://HOST/v1?model=NAME (its answers are kept beside "
+            "the models; with &offline=true they alone are read), or a folder.",
+            show_default="none",
+        ),
+    ] = "",
     list_: Annotated[
         bool, typer.Option("--list", help="Show the tables and what there is, can be run, or is missing; run nothing.")
     ] = False,
@@ -86,7 +95,7 @@ def reproduce(
         raise BadRequest("--table is a table of one paper; name the paper too")
     chosen = {one.key: registry.find_tables(one, table) for one in papers}
     every = [one for tables in chosen.values() for one in tables]
-    setup = reproduction.setup_of(data, results, out, model or [], judge)
+    setup = reproduction.setup_of(data, results, out, model or [], judge, llm)
     known = reproduction.weights_names(every)
     unknown = [name for name in setup.weights if name not in known]
     if unknown:

@@ -40,6 +40,9 @@ class Experiment:
     prompts: whether it also learns from prompts that need no tool.
     trajectories: whether it also learns, last, from trajectories of agents.
     encoder: the experiment whose trained encoder it uses; None for the encoder of the method's options.
+    generator: the experiment whose fine-tuned language model writes queries; if this one is trained, it goes on from
+        that model. It may have been trained on another dataset.
+    larger_model: whether the language model that is passed with --llm writes queries.
     weights: weights that have to be passed; None where the package has all.
     among: the splits whose gold tools alone are ranked; none: all tools of the dataset.
     also: variants, without the seed, under which earlier rows hold the same experiment; patterns as of a shell.
@@ -55,6 +58,8 @@ class Experiment:
     prompts: bool = False
     trajectories: bool = False
     encoder: Experiment | None = None
+    generator: Experiment | None = None
+    larger_model: bool = False
     weights: Weights | None = None
     also: tuple[str, ...] = ()
     hours: float = 0.0
@@ -62,9 +67,10 @@ class Experiment:
     among: tuple[str, ...] = ()
 
     def chain(self) -> Iterator[Experiment]:
-        """Yield the experiments whose models are trained, in order: that of the encoder first, this one last."""
-        if self.encoder is not None:
-            yield from self.encoder.chain()
+        """Yield the experiments whose models are trained, in order: those of encoder and generator first, this last."""
+        for one in (self.encoder, self.generator):
+            if one is not None:
+                yield from one.chain()
         yield self
 
 

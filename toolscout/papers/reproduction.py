@@ -25,7 +25,7 @@ from toolscout.core.option_values import Presets
 from toolscout.data import beir_files as files
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
-from toolscout.data.locate import DATA_FOLDER
+from toolscout.data.locate import DATA_FOLDER, find_dataset
 from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.evaluation import evaluate as evaluation
 from toolscout.evaluation import row as rows
@@ -37,7 +37,7 @@ from toolscout.evaluation.row import RowDict
 from toolscout.llm.finetuned import is_finetuned
 from toolscout.models.encoders.export import default_source
 from toolscout.models.language.base import open_base
-from toolscout.papers import agent_runs, generation_runs, name_writer
+from toolscout.papers import agent_runs, generation_runs, name_writer, query_writers
 from toolscout.papers.paper import (
     NAMES,
     AgentExperiment,
@@ -55,6 +55,7 @@ from toolscout.retrievers.base import FitProgress, Retriever
 from toolscout.retrievers.document_index import ENCODER_FOLDER
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.rewrite.retriever import FINETUNED_FOLDER
 from toolscout.training.encoder_options import IdTrainingOptions
 
 FILE = "reproduce.jsonl"
@@ -63,6 +64,7 @@ _JUDGEMENTS = "judgements.db"
 _OF_TRAJECTORIES = {"agent_epochs", "trajectory_tokens", "rehearse", "carry_on"}
 _WRITES = ("toolgen", "toolweaver", "rewrite", NAMES)
 _SMOLLM2 = "smollm2"
+_BUNDLED = "bundled"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Setup:
     models: where models are trained.
     weights: folders or addresses of weights, by the names that papers have for them.
     judge: the language model that judges agents, as agent_runs.open_chat takes it; "" where none was passed.
+    llm: the larger language model that writes queries: a folder, or URL?model=NAME; "" where none was passed.
     """
 
     data: Path | None
@@ -81,6 +84,7 @@ class Setup:
     models: Path
     weights: Mapping[str, str] = field(default_factory=dict)
     judge: str = ""
+    llm: str = ""
 
     @cached_property
     def by_split(self) -> dict[tuple[str, str], list[ResultLine]]:
@@ -122,7 +126,9 @@ class Cell:
         return fmean(self.values) if self.values else None
 
 
-def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequence[str], judge: str = "") -> Setup:
+def setup_of(
+    data: Path | None, rows_folder: Path, models: Path, weights: Sequence[str], judge: str = "", llm: str = ""
+) -> Setup:
     """Return the setup of a command; `weights` are NAME=FOLDER. Raises BadDataset for folders that are not there."""
     if data is not None and not data.is_dir():
         raise BadDataset(f"there is no folder {data}; pass --data the folder that has the datasets in it")
@@ -137,7 +143,9 @@ def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequen
         if "://" not in place and not Path(place).exists():
             raise BadDataset(f"there is nothing at {place}; pass --model {name}=FOLDER with the folder of the weights")
         found[name] = place
-    return Setup(data or (Path(home) if home else None), rows_folder, models, found, judge)
+    if llm:
+        query_writers.read(llm)  # so that a mistake is told before anything is run
+    return Setup(data or (Path(home) if home else None), rows_folder, models, found, judge, llm)
 
 
 def weights_names(tables: Sequence[Table]) -> dict[str, str]:
@@ -189,13 +197,19 @@ def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None
     all_lines = setup.by_split.get((experiment.dataset, split), [])
     about = experiment.retriever, candidate_names(experiment.among)
     own = [line for line in all_lines if (line.newest["retriever"], names_in(line.newest)) == about]
-    for pattern in (experiment.name, *experiment.also):
+    for pattern in (_name(experiment, setup), *experiment.also):
         wanted = restricted_variant(pattern, experiment.among)
         for line in (one for one in own if fnmatchcase(one.variant, wanted)):
             named = pattern in experiment.also or isinstance(experiment, ModelExperiment)
             if named or _same_options(experiment, line.newest):
                 return line
     return None
+
+
+def _name(experiment: Experiment, setup: Setup) -> str:
+    """Return the variant of an experiment's rows, without the seed; a language model that was passed is part of it."""
+    by_larger = experiment.larger_model and setup.llm
+    return f"{experiment.name}-by-{query_writers.read(setup.llm).name}" if by_larger else experiment.name
 
 
 def _same_options(experiment: Experiment, row: RowDict) -> bool:
@@ -228,7 +242,8 @@ def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
         return "; ".join(dict.fromkeys(filter(None, _missing_of_agent(experiment, splits, setup))))
     if isinstance(experiment, ModelExperiment):
         return _missing_model(experiment, setup) or _missing_data(experiment, splits, setup)
-    return next(filter(None, (_missing(one, splits, setup) for one in experiment.chain())), "")
+    chain = list(experiment.chain())
+    return next(filter(None, (_missing(one, splits if one is chain[-1] else (), setup) for one in chain)), "")
 
 
 def _missing_model(experiment: ModelExperiment, setup: Setup) -> str:
@@ -266,6 +281,8 @@ def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str
         return found
     if lacking := _missing_weights(experiment, setup):
         return lacking
+    if experiment.larger_model and not setup.llm:
+        return "a larger language model: pass --llm https://HOST/v1?model=NAME, or --llm FOLDER"
     if experiment.train and importlib.util.find_spec("torch") is None:
         return "torch: run pip install 'toolscout[train]'"
     if (why := _refusal(experiment)) or isinstance(experiment, NamesExperiment):
@@ -294,6 +311,8 @@ def _accepted(retriever: str, parts: tuple[str, ...], setting: str) -> bool:
 
 def _missing_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
     name = experiment.dataset
+    if name == _BUNDLED:
+        return ""
     what = f"the dataset {name}" + (f" ({experiment.about_data})" if experiment.about_data else "")
     if setup.data is None:
         return f"{what}: pass --data FOLDER, the folder that has {name}/ in it, or set {DATA_FOLDER}"
@@ -323,8 +342,8 @@ def _check_models(experiment: Experiment) -> None:
     trains_encoder = experiment.retriever == "dense" and experiment.train
     if not experiment.weights and (trains_encoder or any("encoder=raw" in one for one in experiment.settings)):
         default_source()
-    writes = experiment.retriever in _WRITES and "share=0" not in experiment.settings
-    if writes and not experiment.weights:
+    without = {"share=0", "llm=rules"}.intersection(experiment.settings) or experiment.larger_model
+    if experiment.retriever in _WRITES and not without and not experiment.weights:
         _check_language_model()
 
 
@@ -337,7 +356,7 @@ def seeds_to_run(experiment: Experiment, seeds: int, splits: Sequence[str], setu
     """Return the seeds whose rows are missing; a method that is not trained is run once, without a seed."""
     done = measured_seeds(experiment, splits, setup)
     trained = experiment.model if isinstance(experiment, ModelExperiment) else experiment
-    if trained is None or not trained.train:
+    if trained is None or not (trained.train or trained.generator):
         return [] if done else [None]
     return [seed for seed in range(seeds) if seed not in done]
 
@@ -350,8 +369,10 @@ def run(
     command: str,
     progress: FitProgress | None = None,
 ) -> list[RowDict]:
-    """Train an experiment, unless its model is there, measure it, and write a row for each split; return the rows."""
-    assert setup.data is not None
+    """Train an experiment, unless its model is there, measure it, and write a row for each split; return the rows.
+
+    Raises BadModel where the language model failed for many requests: they would be searched alone.
+    """
     if isinstance(experiment, AgentExperiment):
         return _run_agent(experiment, seed, splits, setup, command, progress)
     if isinstance(experiment, GenerationExperiment):
@@ -362,9 +383,10 @@ def run(
         opened: Retriever = load_model(Path(place))
         variant = Path(place).name
     else:
-        place, variant = experiment.retriever, experiment.name
-        opened = opening.made(experiment.retriever, experiment.parts, _settings(experiment, None, setup))
-    data = evaluation.load_splits(setup.data / experiment.dataset, [*splits, *experiment.among])
+        place, variant = experiment.retriever, _name(experiment, setup) + ("" if seed is None else f"-s{seed}")
+        settings = _settings(experiment, seed, setup, progress)
+        opened = opening.made(experiment.retriever, experiment.parts, settings)
+    data = evaluation.load_splits(_data_folder(experiment, setup), [*splits, *experiment.among])
     among = read_candidates(data, experiment.among) if experiment.among else None
     found = []
     for split in splits:
@@ -375,16 +397,35 @@ def run(
             variant=variant,
             command=command,
             seen=evaluation.seen_by(place, opened),
-            fitted=read_fit_record(place),
+            fitted=read_fit_record(_fitted_folder(experiment, place, seed, setup)),
             among=among,
             progress=progress,
         )
         row = done.row.to_dict()
+        query_writers.refuse_failures(row)
         row["metrics"] = {**row["metrics"], **at_gold(done.asked)}
         row["options"] = {name: _without_path(value) for name, value in row["options"].items()}
+        if experiment.larger_model:
+            writer = query_writers.read(setup.llm)
+            row["options"] |= {"llm": writer.name, "model": writer.given.model}  # the address is the user's own affair
         rows.append_with_scores(setup.rows / FILE, row, done.lines())
         found.append(row)
     return found
+
+
+def _data_folder(experiment: Experiment, setup: Setup) -> Path:
+    """Return the folder of an experiment's dataset; one comes with the package."""
+    if experiment.dataset == _BUNDLED:
+        return find_dataset(_BUNDLED)
+    assert setup.data is not None
+    return setup.data / experiment.dataset
+
+
+def _fitted_folder(experiment: Experiment, place: str, seed: int | None, setup: Setup) -> str:
+    """Return the model folder that says how what is measured was trained; a name that is no folder where it was not."""
+    if experiment.train or experiment.generator is None or seed is None:
+        return place
+    return str(_folder(experiment.generator, seed, setup))
 
 
 def _run_generation(
@@ -396,9 +437,8 @@ def _run_generation(
     progress: FitProgress | None,
 ) -> list[RowDict]:
     """Measure what a model generates for each split, and write its rows."""
-    assert setup.data is not None
     place, found = _place(experiment, seed, setup, progress), []
-    data = evaluation.load_splits(setup.data / experiment.dataset, splits)
+    data = evaluation.load_splits(_data_folder(experiment, setup), splits)
     for split in splits:
         done = generation_runs.measured(experiment, place, seed, data, split, command, progress)
         done.row["options"] = {name: _without_path(value) for name, value in done.row["options"].items()}
@@ -474,7 +514,7 @@ def _trained(experiment: Experiment, seed: int, setup: Setup, progress: FitProgr
     folder = _folder(experiment, seed, setup)
     if (folder / MODEL_FILE).is_file() or is_finetuned(folder):
         return folder
-    settings = _settings(experiment, seed, setup)
+    settings = _settings(experiment, seed, setup, progress)
     if experiment.encoder is not None:
         settings.append(f"encoder={_trained(experiment.encoder, seed, setup, progress) / ENCODER_FOLDER}")
     training_setup.check_out(folder)
@@ -491,14 +531,20 @@ def _trained(experiment: Experiment, seed: int, setup: Setup, progress: FitProgr
     return folder
 
 
-def _settings(experiment: Experiment, seed: int | None, setup: Setup) -> list[str]:
-    """Return the settings with the seed and with the places of weights."""
+def _settings(experiment: Experiment, seed: int | None, setup: Setup, progress: FitProgress | None) -> list[str]:
+    """Return the settings with the seed and with the places of weights and language models."""
     found = [*experiment.settings, *([] if seed is None else [f"seed={seed}"])]
     if experiment.weights:
         found.append(f"{experiment.weights.option}={setup.weights[experiment.weights.name]}")
     if experiment.trajectories:
         assert setup.data is not None
         found.append(f"trajectories={_trajectories(setup.data)}")
+    if experiment.generator is not None:
+        assert seed is not None
+        writer = _trained(experiment.generator, seed, setup, progress) / FINETUNED_FOLDER
+        found.append(f"{'init_from' if experiment.train else 'llm'}={writer}")
+    if experiment.larger_model:
+        found += query_writers.read(setup.llm).settings(setup.models)
     return found
 
 
