@@ -146,6 +146,17 @@ def test_tables_of_agents_ask_for_a_judge(run: Run, data: Path) -> None:
     assert "the dataset stabletoolbench" in words(done.stdout)
 
 
+def test_perplexities_are_not_shown_in_percent(
+    run: Run, paper: Paper, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = replace(TABLE, columns=(replace(COLUMNS[0], percent=False),), lines=TABLE.lines[:1])
+    monkeypatch.setattr(registry, "PAPERS", {"colt": replace(paper, tables=(shown,))})
+    done = run("reproduce", "colt", "--data", data)
+    value = json.loads(run("reproduce", "colt", "--data", data, "--no-run", "--json").stdout)
+    (served,) = value["tables"][0]["lines"][0]["cells"][0]["served"]
+    assert f"BM25 R@3 21.58 – {served:.2f}" in words(done.stdout)
+
+
 def test_json_has_the_same_numbers(run: Run, paper: Paper, data: Path) -> None:
     assert run("reproduce", "colt", "--data", data).exit_code == 0
     found = json.loads(run("reproduce", "colt", "--data", data, "--no-run", "--json").stdout)

@@ -136,6 +136,17 @@ class GenerationExperiment(ModelExperiment):
 
 
 @dataclass(frozen=True, slots=True)
+class LanguageExperiment(ModelExperiment):
+    """What a language model can do beside tools: how well it predicts prompts that need none, or a task of labels.
+
+    model: the experiment whose trained model it is; None for SmolLM2 as it is.
+    task: whether it is measured by the labelled texts that are passed with --task, not by prompts.
+    """
+
+    task: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Unavailable:
     """Why an experiment cannot be run by any option: what is missing, and what could be done about it."""
 
@@ -153,11 +164,13 @@ class Column:
     head: its name, as in papers.json.
     metric: the name of the measure in rows; "" where rows have none.
     splits: the splits that are measured; the mean is over all of their requests.
+    percent: whether it is shown in percent.
     """
 
     head: str
     metric: str = ""
     splits: tuple[str, ...] = ("test",)
+    percent: bool = True
 
 
 @dataclass(frozen=True, slots=True)

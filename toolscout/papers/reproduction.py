@@ -37,13 +37,15 @@ from toolscout.evaluation.row import RowDict
 from toolscout.llm.finetuned import is_finetuned
 from toolscout.models.encoders.export import default_source
 from toolscout.models.language.base import open_base
-from toolscout.papers import agent_runs, generation_runs, name_writer, query_writers
+from toolscout.papers import agent_runs, generation_runs, language_runs, name_writer, query_writers
+from toolscout.papers.labelled_texts import read_labelled
 from toolscout.papers.paper import (
     NAMES,
     AgentExperiment,
     Column,
     Experiment,
     GenerationExperiment,
+    LanguageExperiment,
     ModelExperiment,
     NamesExperiment,
     Ours,
@@ -62,9 +64,10 @@ FILE = "reproduce.jsonl"
 _PROMPTS, _TRAJECTORIES = "no_tool", "trajectories"
 _JUDGEMENTS = "judgements.db"
 _OF_TRAJECTORIES = {"agent_epochs", "trajectory_tokens", "rehearse", "carry_on"}
-_WRITES = ("toolgen", "toolweaver", "rewrite", NAMES)
+_WRITES = ("toolgen", "toolweaver", "rewrite", NAMES, "smollm2")
 _SMOLLM2 = "smollm2"
 _BUNDLED = "bundled"
+_TORCH = "torch: run pip install 'toolscout[train]'"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Setup:
     weights: folders or addresses of weights, by the names that papers have for them.
     judge: the language model that judges agents, as agent_runs.open_chat takes it; "" where none was passed.
     llm: the larger language model that writes queries: a folder, or URL?model=NAME; "" where none was passed.
+    task: a file of labelled texts that language models are measured by; None where none was passed.
     """
 
     data: Path | None
@@ -85,6 +89,7 @@ class Setup:
     weights: Mapping[str, str] = field(default_factory=dict)
     judge: str = ""
     llm: str = ""
+    task: Path | None = None
 
     @cached_property
     def by_split(self) -> dict[tuple[str, str], list[ResultLine]]:
@@ -127,7 +132,13 @@ class Cell:
 
 
 def setup_of(
-    data: Path | None, rows_folder: Path, models: Path, weights: Sequence[str], judge: str = "", llm: str = ""
+    data: Path | None,
+    rows_folder: Path,
+    models: Path,
+    weights: Sequence[str],
+    judge: str = "",
+    llm: str = "",
+    task: Path | None = None,
 ) -> Setup:
     """Return the setup of a command; `weights` are NAME=FOLDER. Raises BadDataset for folders that are not there."""
     if data is not None and not data.is_dir():
@@ -145,7 +156,9 @@ def setup_of(
         found[name] = place
     if llm:
         query_writers.read(llm)  # so that a mistake is told before anything is run
-    return Setup(data or (Path(home) if home else None), rows_folder, models, found, judge, llm)
+    if task is not None:
+        read_labelled(task)
+    return Setup(data or (Path(home) if home else None), rows_folder, models, found, judge, llm, task)
 
 
 def weights_names(tables: Sequence[Table]) -> dict[str, str]:
@@ -207,7 +220,9 @@ def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None
 
 
 def _name(experiment: Experiment, setup: Setup) -> str:
-    """Return the variant of an experiment's rows, without the seed; a language model that was passed is part of it."""
+    """Return the variant of an experiment's rows, without the seed; a model or task that was passed is part of it."""
+    if isinstance(experiment, LanguageExperiment) and experiment.task and setup.task:
+        return f"{experiment.name}-{setup.task.stem}"
     by_larger = experiment.larger_model and setup.llm
     return f"{experiment.name}-by-{query_writers.read(setup.llm).name}" if by_larger else experiment.name
 
@@ -240,6 +255,8 @@ def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
     """Return what keeps an experiment from being run here, and what to pass; "" where nothing does."""
     if isinstance(experiment, AgentExperiment):
         return "; ".join(dict.fromkeys(filter(None, _missing_of_agent(experiment, splits, setup))))
+    if isinstance(experiment, LanguageExperiment):
+        return _missing_model(experiment, setup) or _missing_texts(experiment, setup)
     if isinstance(experiment, ModelExperiment):
         return _missing_model(experiment, setup) or _missing_data(experiment, splits, setup)
     chain = list(experiment.chain())
@@ -250,7 +267,23 @@ def _missing_model(experiment: ModelExperiment, setup: Setup) -> str:
     """Return what the model lacks that is to be measured."""
     if experiment.model is not None:
         return missing(experiment.model, (), setup)
-    return _refusal(experiment) if experiment.names else ""
+    return _refusal(experiment) if experiment.names or isinstance(experiment, LanguageExperiment) else ""
+
+
+def _missing_texts(experiment: LanguageExperiment, setup: Setup) -> str:
+    """Return what lacks to measure a language model: torch, texts, or a task."""
+    if importlib.util.find_spec("torch") is None:
+        return _TORCH
+    if experiment.task:
+        return "" if setup.task else 'a task: pass --task FILE, lines of {"text": …, "label": …}, such as one of GLUE'
+    return _missing_prompts(setup)
+
+
+def _missing_prompts(setup: Setup) -> str:
+    if setup.data is not None and (setup.data / _PROMPTS).is_dir():
+        return ""
+    place = f", in {setup.data / _PROMPTS}" if setup.data else ""
+    return f"prompts that need no tool{place}: pass --data a folder that has {_PROMPTS}/ in it"
 
 
 def _refusal(experiment: Experiment) -> str:
@@ -284,7 +317,7 @@ def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str
     if experiment.larger_model and not setup.llm:
         return "a larger language model: pass --llm https://HOST/v1?model=NAME, or --llm FOLDER"
     if experiment.train and importlib.util.find_spec("torch") is None:
-        return "torch: run pip install 'toolscout[train]'"
+        return _TORCH
     if (why := _refusal(experiment)) or isinstance(experiment, NamesExperiment):
         return why
     refused = [one for one in experiment.settings if not _accepted(experiment.retriever, experiment.parts, one)]
@@ -324,8 +357,8 @@ def _missing_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -
     lacking = [split for split in wanted if split not in Dataset.split_names(folder)]
     if lacking:
         return f"qrels/{lacking[0]}.tsv in {folder}: add it, or pass --data another folder"
-    if experiment.prompts and not (setup.data / _PROMPTS).is_dir():
-        return f"prompts that need no tool, in {setup.data / _PROMPTS}: pass --data a folder that has {_PROMPTS}/ in it"
+    if experiment.prompts and (lacks := _missing_prompts(setup)):
+        return lacks
     if experiment.trajectories and _trajectories(setup.data) is None:
         place = setup.data / _TRAJECTORIES
         return f"trajectories of agents, in {place}: pass --data a folder that has {_TRAJECTORIES}/ in it"
@@ -377,6 +410,8 @@ def run(
         return _run_agent(experiment, seed, splits, setup, command, progress)
     if isinstance(experiment, GenerationExperiment):
         return _run_generation(experiment, seed, splits, setup, command, progress)
+    if isinstance(experiment, LanguageExperiment):
+        return [_run_language(experiment, seed, setup, command, progress)]
     if experiment.train:
         assert seed is not None
         place = str(_trained(experiment, seed, setup, progress))
@@ -445,6 +480,22 @@ def _run_generation(
         rows.append_with_scores(setup.rows / FILE, done.row, done.lines)
         found.append(done.row)
     return found
+
+
+def _run_language(
+    experiment: LanguageExperiment, seed: int | None, setup: Setup, command: str, progress: FitProgress | None
+) -> RowDict:
+    """Measure what a language model can do beside tools, and write its row."""
+    place, variant = _place(experiment, seed, setup, progress), _name(experiment, setup)
+    variant = variant if seed is None else f"{variant}-s{seed}"
+    if experiment.task:
+        assert setup.task is not None
+        row = language_runs.task_row(experiment, place, setup.task, variant, seed, command)
+    else:
+        assert setup.data is not None
+        row = language_runs.perplexity_row(experiment, place, setup.data / _PROMPTS, variant, seed, command)
+    rows.append(setup.rows / FILE, row)
+    return row
 
 
 def _place(experiment: ModelExperiment, seed: int | None, setup: Setup, progress: FitProgress | None) -> str:

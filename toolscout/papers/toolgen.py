@@ -99,7 +99,8 @@ INVENTED_DIFFERENCES = (
     "agent at a time, and is the baseline here; the paper's are ToolLlama and GPT.",
 )
 ABILITY = Unavailable(
-    "the tests of general ability are not here; python -m studies.generative_stages measures what a model forgets"
+    "the tests of general ability are not here; toolscout reproduce toolweaver --table equal measures perplexity and a "
+    "task of your own"
 )
 I1_ONLY = Unavailable(
     "the texts of ToolBench's G1 training requests are not public; a BEIR folder with them could be passed to "

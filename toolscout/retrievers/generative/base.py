@@ -257,12 +257,14 @@ class GenerativeRetriever(IdPoolIndex):
     def engine(self) -> LanguageEngine:
         """The trained model: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
         if self._engine is None:
-            if self._adapter is None:
-                raise NeedsTraining([], _COMMAND.format(self.name))
-            architecture = self.base().architecture
-            weights = self._adapter.merge_into(architecture, self.base().weights())
-            self._engine = open_engine(architecture, weights, self.words())
+            self._engine = open_engine(self.base().architecture, self.merged_weights(), self.words())
         return self._engine
+
+    def merged_weights(self) -> dict[str, Floats]:
+        """The weights of the trained language model, by their Hugging Face names. Raises NeedsTraining."""
+        if self._adapter is None:
+            raise NeedsTraining([], _COMMAND.format(self.name))
+        return self._adapter.merge_into(self.base().architecture, self.base().weights())
 
     # The index.
 
