@@ -15,6 +15,7 @@ from toolscout.core.answer import Allowed
 from toolscout.core.scope import Scope
 from toolscout.data.conversations import FINISH, ConversationBuilder
 from toolscout.errors import BadModel
+from toolscout.retrievers import opening
 from toolscout.retrievers.toolgen import ToolgenOptions
 
 pytestmark = pytest.mark.slow
@@ -88,3 +89,19 @@ def test_values_that_cannot_be() -> None:
         ToolgenOptions(decoding="greedy")  # type: ignore[arg-type]
     with pytest.raises(BadModel, match="sets are generated under the trie"):
         ToolgenOptions(decoding="free", sets=True)
+
+
+def test_both_engines_generate_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = opened("toolgen-hierarchical").generate(REQUESTS, "free")
+    monkeypatch.setenv("TOOLSCOUT_DEVICE", "cpu")
+    in_torch = opened("toolgen-hierarchical").generate(REQUESTS, "free")
+    for one, other in zip(served, in_torch, strict=True):
+        assert one[0].score == pytest.approx(other[0].score, abs=0.1)  # one of them has 8 bits
+        found = {(item.text, item.key) for item in other}
+        assert (one[0].text, one[0].key) in found  # the second may be as likely
+
+
+@pytest.mark.parametrize("method", ["toolgen", "toolweaver"])
+def test_it_is_an_option_of_both_methods(method: str) -> None:
+    assert opening.made(method, (), ["decoding=free"]).options.decoding == "free"  # type: ignore[attr-defined]
+    assert opening.made(method, (), ["preset=published"]).options.decoding == "constrained"  # type: ignore[attr-defined]

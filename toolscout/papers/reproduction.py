@@ -375,8 +375,9 @@ def _check_models(experiment: Experiment) -> None:
     trains_encoder = experiment.retriever == "dense" and experiment.train
     if not experiment.weights and (trains_encoder or any("encoder=raw" in one for one in experiment.settings)):
         default_source()
-    without = {"share=0", "llm=rules"}.intersection(experiment.settings) or experiment.larger_model
-    if experiment.retriever in _WRITES and not without and not experiment.weights:
+    named = any(one == "share=0" or one.startswith(("llm=", "base=")) for one in experiment.settings)
+    other = experiment.weights or experiment.generator or experiment.larger_model
+    if experiment.retriever in _WRITES and not named and not other:
         _check_language_model()
 
 

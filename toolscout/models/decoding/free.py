@@ -14,7 +14,7 @@ from toolscout.core.arrays import Floats
 from toolscout.models.decoding.best_first import smallest
 from toolscout.models.decoding.constrained import Reading, Table, log_softmax
 
-_ROWS = 64  # states whose logits over the whole vocabulary are in memory at once
+_ROWS = 256  # states whose logits over the whole vocabulary are in memory at once
 
 
 class GeneratedTokens(NamedTuple):
