@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from studies.language_measures import Labelled, accuracy, perplexity, read_labelled
 from studies.running import RESULTS, by_hash, numbers, progress, run, say
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
@@ -41,6 +40,7 @@ from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.papers.experiment import ExperimentContext, experiment_result, rank_split
 from toolscout.papers.jobs import Job
+from toolscout.papers.labelled_texts import Labelled, read_labelled
 from toolscout.retrievers.generative.base import SPECIALS
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
@@ -239,6 +239,8 @@ def kind(model: Model, tokens: Sequence[int], gold: Sequence[str]) -> str:
 
 def language(plan: StagesPlan, network: TransformerNetwork, added: Any, model: Model) -> dict[str, float]:
     """How well texts are foretold, and the task of labels where there is one."""
+    from toolscout.papers.language_measures import accuracy, perplexity
+
     texts = [prompt.text for prompt in read_prompts(find_dataset(plan.no_tool), TEXT)]
     found = perplexity(network, added, model.base(), texts)
     task = labelled(plan.glue)

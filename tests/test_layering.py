@@ -30,6 +30,7 @@ LEARNING = {
     *(f"toolscout.models.language.{name}" for name in ("torch_network", "torch_engine", "sampling")),
     "toolscout.models.encoders.trainable",
     "toolscout.models.light_gcn",
+    "toolscout.papers.language_measures",
     "toolscout.papers.masstool.published_training",
 }
 HEAVY = {"torch", "transformers", "sentence_transformers"}

@@ -132,7 +132,8 @@ def test_the_list_without_data_says_what_to_pass(run: Run, monkeypatch: pytest.M
         assert f"missing: the dataset {name}: pass --data FOLDER, the folder that has {name}/ in it" in said
     listed = json.loads(run("reproduce", "--list", "--json").stdout)
     assert {one["paper"] for one in listed} == set(registry.PAPERS)
-    assert not any(one["measured"] or one["can_be_run"] for one in listed)
+    assert not any(one["measured"] for one in listed)
+    assert {one["part"] for one in listed if one["can_be_run"]} <= {"bundled"}  # which comes with the package
 
 
 def test_tables_of_agents_ask_for_a_judge(run: Run, data: Path) -> None:
@@ -143,6 +144,17 @@ def test_tables_of_agents_ask_for_a_judge(run: Run, data: Path) -> None:
     assert done.exit_code == 0, done.output
     assert wanted not in words(done.stdout)
     assert "the dataset stabletoolbench" in words(done.stdout)
+
+
+def test_perplexities_are_not_shown_in_percent(
+    run: Run, paper: Paper, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = replace(TABLE, columns=(replace(COLUMNS[0], percent=False),), lines=TABLE.lines[:1])
+    monkeypatch.setattr(registry, "PAPERS", {"colt": replace(paper, tables=(shown,))})
+    done = run("reproduce", "colt", "--data", data)
+    value = json.loads(run("reproduce", "colt", "--data", data, "--no-run", "--json").stdout)
+    (served,) = value["tables"][0]["lines"][0]["cells"][0]["served"]
+    assert f"BM25 R@3 21.58 – {served:.2f}" in words(done.stdout)
 
 
 def test_json_has_the_same_numbers(run: Run, paper: Paper, data: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_model_learns_from_the_trajectories_of_the_data_folder(tmp_path: Path)
     (tmp_path / "trajectories").mkdir()
     (tmp_path / "trajectories" / "trajectories.jsonl.gz").write_bytes(b"")
     assert "trajectories of agents" not in found.missing(model, (), here)
-    assert found._settings(model, 1, here)[-1].endswith("trajectories/trajectories.jsonl.gz")
+    assert found._settings(model, 1, here, None)[-1].endswith("trajectories/trajectories.jsonl.gz")
 
 
 def test_judgements_are_recorded_and_read_without_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

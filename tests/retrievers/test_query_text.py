@@ -22,6 +22,7 @@ from toolscout.retrievers.rewrite.query_text import (
     runs_of,
     shortened,
     split,
+    whole_description,
     words_of,
 )
 
@@ -375,3 +376,20 @@ def test_what_comes_from_the_catalogue_stays_apart() -> None:
 def test_a_long_request_is_cut_for_the_prompt() -> None:
     assert shortened("a b c d", 2) == "a b"
     assert len(shortened("x" * 20_000, 120)) == 960
+
+
+def test_long_queries_are_kept_where_they_are_wanted() -> None:
+    long = " ".join(f"word{number}" for number in range(60))
+    assert parsed(long, REQUEST, 4).queries == ()
+    assert parsed(long, REQUEST, 4, long=True).queries == (long,)
+    assert parsed("again and " * 60, REQUEST, 4, long=True).queries == ()
+
+
+def test_a_whole_description_is_one_line_of_plain_words() -> None:
+    tool = Tool("open_meteo", "getForecast", 'Says "rain"\nor sun. ' + "More words follow. " * 20)
+    said = whole_description(tool)
+    assert said.startswith("open meteo get forecast: Says rain or sun. More words follow.")
+    assert "\n" not in said
+    assert len(said.split()) > 60
+    assert described(tool).split() == said.split()[: len(described(tool).split())]
+    assert whole_description(Tool("a", "b", "")) == "a b"

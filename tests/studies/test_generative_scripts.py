@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from studies import catalogue_growth, generative_speed, generative_stages, language_measures
+from studies import catalogue_growth, generative_speed, generative_stages
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.errors import BadDataset, BadModel
@@ -19,6 +19,7 @@ from toolscout.evaluation import row as rows
 from toolscout.evaluation.row import STUDY
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.language.base import open_base
+from toolscout.papers import labelled_texts, language_measures
 from toolscout.retrievers import document_index
 from toolscout.retrievers.generative.base import SPECIALS
 from toolscout.retrievers.provenance import TrainingSet
@@ -199,7 +200,7 @@ def test_perplexity_is_what_the_oracle_says(tmp_path: Path) -> None:
     assert found["perplexity"] == pytest.approx(np.exp(losses / count), rel=1e-4)
     (tmp_path / "task.jsonl").write_text('{"text": "a", "label": "b"}\n')
     with pytest.raises(BadDataset, match="two labels"):
-        language_measures.read_labelled(tmp_path / "task.jsonl")
+        labelled_texts.read_labelled(tmp_path / "task.jsonl")
 
 
 class Written:

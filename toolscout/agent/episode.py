@@ -17,7 +17,7 @@ class Step:
     repaired or asked for a second time. `repairs`: what was changed in them. `refusals`: why the arguments or the call
     were refused. `called`: whether the call was made; `ok`: whether it succeeded. `exact` is False where the
     observation is the recording of a call with other arguments. `repeated`: the call was not made, because the same
-    call had been made before.
+    call had been made before. `invented`: there is no such tool; `tool_id` is what the model wrote.
     """
 
     tool_id: str
@@ -31,6 +31,7 @@ class Step:
     exact: bool = True
     observation: str = ""
     repeated: bool = False
+    invented: bool = False
 
 
 @dataclass(frozen=True, slots=True)

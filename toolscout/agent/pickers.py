@@ -14,7 +14,7 @@ from toolscout.core.tool import Tool
 from toolscout.core.vendor_formats import first_sentence, wire_name
 from toolscout.data.conversations import FINISH, Spent, Talks, Turn, request_of
 from toolscout.llm.base import LanguageModel
-from toolscout.retrievers.generative.base import GenerativeRetriever
+from toolscout.retrievers.generative.base import SPECIALS, GenerativeRetriever, free_actions
 
 Search = Callable[[Sequence[str], int], list[list[Tool]]]
 """Takes requests and k; returns the k best tools of each request."""
@@ -30,12 +30,23 @@ class Unpicked:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class InventedTool:
+    """A model that generates freely named a tool that there is not; `name` is what it wrote."""
+
+    name: str
+
+
+Pick = str | Unpicked | InventedTool | None
+"""A tool id, FINISH, Unpicked (the model failed), InventedTool, or None (nothing was named)."""
+
+
 class Picker(ABC):
     """Chooses the next action of each conversation."""
 
     @abstractmethod
-    def pick(self, conversations: Talks, *, without: Spent = ()) -> Sequence[str | Unpicked | None]:
-        """Return for each conversation a tool id, FINISH, Unpicked (the model failed), or None (it named no tool).
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> Sequence[Pick]:
+        """Return the next action of each conversation.
 
         Each conversation ends with the turn "Generate the action.". `without` holds, for each, the ids not to choose.
         """
@@ -52,9 +63,30 @@ class IdPicker(Picker):
         """`allowed`: the tools that the caller may see; None: all of them."""
         self._writer, self._allowed = writer, allowed
 
-    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[Pick]:
         """Return the tool id or FINISH that the model generates for each conversation."""
-        return self._writer.pick(conversations, self._allowed, without)
+        return list(self._writer.pick(conversations, self._allowed, without))
+
+
+class FreeIdPicker(Picker):
+    """Has a model that generates tool ids generate the next one without the trie of ids: it may invent one."""
+
+    def __init__(self, writer: GenerativeRetriever) -> None:
+        """Take the model."""
+        self._writer = writer
+
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[Pick]:
+        """Return the tool id, FINISH or InventedTool that the model generates; `without` cannot be heeded."""
+        return [
+            None
+            if one is None
+            else InventedTool(one.text)
+            if not one.key
+            else FINISH
+            if one.key in SPECIALS
+            else one.key
+            for one in free_actions(self._writer, conversations)
+        ]
 
 
 def picks_itself(retriever: object) -> TypeGuard[GenerativeRetriever]:
@@ -83,7 +115,7 @@ class ShortlistPicker(Picker):
         self._find(requests)
         return [_lines(self._shown[request]) for request in requests]
 
-    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | Unpicked | None]:
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[Pick]:
         """Return the id of the tool that the model names, FINISH, Unpicked if it failed, or None for other names."""
         requests = list(map(request_of, conversations))
         self._find(requests)
@@ -93,7 +125,7 @@ class ShortlistPicker(Picker):
         ]
         prompts = [_prompt(turns, names) for turns, names in zip(conversations, offered, strict=True)]
         replies = ask(self._llm, prompts, max_tokens=_PICK_TOKENS, schemas=[_schema(names) for names in offered])
-        picked: list[str | Unpicked | None] = []
+        picked: list[Pick] = []
         for request, reply in zip(requests, replies, strict=True):
             if reply.failed:
                 picked.append(Unpicked(reply.failed))

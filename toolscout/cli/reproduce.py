@@ -54,6 +54,24 @@ def reproduce(
             show_default="none",
         ),
     ] = "",
+    llm: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="A larger language model to write queries: https://HOST/v1?model=NAME (its answers are kept beside "
+            "the models; with &offline=true they alone are read), or a folder.",
+            show_default="none",
+        ),
+    ] = "",
+    task: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A task that language models are measured by, such as one of GLUE: a line of JSON for each text, "
+            '{"text": ..., "label": ...}.',
+            show_default="none",
+        ),
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="Show the tables and what there is, can be run, or is missing; run nothing.")
     ] = False,
@@ -86,7 +104,7 @@ def reproduce(
         raise BadRequest("--table is a table of one paper; name the paper too")
     chosen = {one.key: registry.find_tables(one, table) for one in papers}
     every = [one for tables in chosen.values() for one in tables]
-    setup = reproduction.setup_of(data, results, out, model or [], judge)
+    setup = reproduction.setup_of(data, results, out, model or [], judge, llm, task)
     known = reproduction.weights_names(every)
     unknown = [name for name in setup.weights if name not in known]
     if unknown:
@@ -227,7 +245,7 @@ def _line_record(table: Table, line: Line, setup: Setup) -> dict[str, Any]:
     from toolscout.papers import reproduction
 
     cells = [
-        {"measure": column.head, "theirs": table.theirs(line, column)}
+        {"measure": column.head, "theirs": table.theirs(line, column), "percent": column.percent}
         | {form: list(reproduction.cell(getattr(line, form), column, setup).values) for form in _FORMS}
         for column in table.columns
     ]
@@ -249,7 +267,9 @@ def _print_table(record: dict[str, Any]) -> None:
     for line in record["lines"]:
         for number, one in enumerate(line["cells"]):
             theirs = _NONE if one["theirs"] is None else f"{one['theirs']:.2f}"
-            ours = [percent(one[form]) or _empty(line["states"].get(form)) for form in _FORMS]
+            scale = 1.0 if one["percent"] else 0.01
+            values = [[scale * value for value in one[form]] for form in _FORMS]
+            ours = [percent(few) or _empty(line["states"].get(form)) for form, few in zip(_FORMS, values, strict=True)]
             made.add_row(output.shown("" if number else line["name"]), one["measure"], theirs, *ours)
     console.print(made)
     for source in record["sources"]:

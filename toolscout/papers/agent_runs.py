@@ -9,23 +9,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from toolscout.agent import judging
 from toolscout.agent.checkpoint import ReplayCheckpoint
 from toolscout.agent.episode import Episode
 from toolscout.agent.model_loading import Models
-from toolscout.agent.pickers import IdPicker, Picker, ShortlistPicker, picks_itself
+from toolscout.agent.pickers import FreeIdPicker, IdPicker, Picker, ShortlistPicker, picks_itself
 from toolscout.agent.recorded_calls import MEASURES, ReplaySet, gold_search, language_model, scores
 from toolscout.core.option_values import with_settings
 from toolscout.core.targets import is_address
 from toolscout.errors import BadCompletion, BadModel
-from toolscout.evaluation import significance
-from toolscout.evaluation.row import STUDY, Row, RowDict, provenance
+from toolscout.evaluation.row import RowDict
 from toolscout.llm import EndpointOptions, open_llm
 from toolscout.llm.base import LanguageModel, Usage
 from toolscout.llm.options import KEY_VARIABLE
 from toolscout.models.encoders.settings import split_name
+from toolscout.papers.experiment import ExperimentContext, scored_row
+from toolscout.papers.name_writer import NamePicker
 from toolscout.papers.paper import AgentExperiment
 from toolscout.papers.toolgen_agent import PublishedAgent, PublishedAgentOptions
 from toolscout.retrievers.base import FitProgress
@@ -71,12 +70,12 @@ def replayed(
 ) -> list[Episode]:
     """Let an agent work on all requests of a split; return its episodes. What it did before is read from `folder`.
 
-    place: the folder of its model, or the name of the chat model.
+    place: the folder of its model, or the name of the chat model; "smollm2" for SmolLM2.
 
     Raises BadCompletion where the model failed for all requests.
     """
     options = PublishedAgentOptions(thoughts=experiment.thoughts)
-    about = {"model": models.fingerprint(place) or place, "options": asdict(options), "split": trial.split}
+    about = {"model": models.fingerprint(place) or place, "options": _options(experiment), "split": trial.split}
     kept = ReplayCheckpoint(folder / EPISODES, about | {"digest": trial.dataset.digest(trial.split)})
     texts = [text for _, text in trial.requests]
     if len(kept.episodes) < len(texts):
@@ -95,6 +94,9 @@ def replayed(
 
 
 def _opened(experiment: AgentExperiment, place: str, trial: ReplaySet, models: Models) -> tuple[LanguageModel, Picker]:
+    if experiment.names:
+        llm = open_llm(place)
+        return llm, NamePicker(llm, trial.dataset.tools)
     if experiment.model is None:
         llm = open_chat(place)
         return llm, ShortlistPicker(gold_search(trial), llm)
@@ -102,13 +104,18 @@ def _opened(experiment: AgentExperiment, place: str, trial: ReplaySet, models: M
     retriever, _ = models.retriever(place)
     if not picks_itself(retriever):
         raise BadModel(f"{place} has learned no trajectories; train it with --option trajectories=FILE")
-    return llm, IdPicker(retriever)
+    return llm, FreeIdPicker(retriever) if experiment.decoding == "free" else IdPicker(retriever)
 
 
 def call_measures(trial: ReplaySet, episodes: Sequence[Episode]) -> dict[str, list[float]]:
     """Return what is measured without a judge, of each request: which gold tools were called, and with what."""
     found = [scores(episode, gold) for episode, gold in zip(episodes, trial.gold, strict=True)]
-    return {name: [one[name] for one in found] for name in MEASURES}
+    return {name: [one[name] for one in found] for name in MEASURES} | {"invented": [*map(_invented, episodes)]}
+
+
+def _invented(episode: Episode) -> float:
+    """Return the share of the tools named by an agent that there are not; NaN where it named none."""
+    return sum(step.invented for step in episode.steps) / len(episode.steps) if episode.steps else math.nan
 
 
 def judged_measures(
@@ -136,32 +143,19 @@ def make_row(
     command: str,
 ) -> tuple[RowDict, list[dict[str, Any]]]:
     """Return the row of a split, and a line for each of its requests. NaN leaves a request out of a mean."""
-    counted = {name: values for name, values in measured.items() if not all(map(math.isnan, values))}
-    table = np.array(list(counted.values())).T
-    ends = significance.intervals(table, [trial.dataset.scene(request_id) for request_id, _ in trial.requests])
-    row = Row(
-        dataset=trial.dataset.name,
-        digest=trial.dataset.digest(trial.split),
-        split=trial.split,
-        retriever=experiment.retriever,
+    context = ExperimentContext(
+        study={"name": _STUDY, "recorded": trial.recorded, "of": trial.of, **about},
         variant=experiment.name if seed is None else f"{experiment.name}-s{seed}",
-        options=asdict(PublishedAgentOptions(thoughts=experiment.thoughts)),
         seed=seed,
-        metrics={name: round(float(np.nanmean(values)), 6) for name, values in counted.items()},
-        intervals=dict(zip(counted, np.round(ends, 6).tolist(), strict=True)),
-        timing={},
-        params=0,
-        encoder=None,
-        requests=len(trial.requests),
-        failed=0,
-        dropped=0,
-        new_tools=None,
-        **provenance(command),
-    ).to_dict()
-    row[STUDY] = {"name": _STUDY, "recorded": trial.recorded, "of": trial.of, **about}
-    lines = [
-        {"id": request_id, "scene": trial.dataset.scene(request_id)}
-        | {name: None if math.isnan(values[at]) else round(values[at], 6) for name, values in counted.items()}
-        for at, (request_id, _) in enumerate(trial.requests)
-    ]
-    return row, lines
+        command=command,
+    )
+    ids = [request_id for request_id, _ in trial.requests]
+    options = _options(experiment)
+    found = scored_row(trial.dataset, trial.split, ids, measured, context, experiment.retriever, options)
+    return found.row, found.lines
+
+
+def _options(experiment: AgentExperiment) -> dict[str, Any]:
+    """Return the options of an agent, as rows and kept episodes have them; decoding where it is not the usual one."""
+    free = {} if experiment.decoding == "constrained" else {"decoding": experiment.decoding}
+    return asdict(PublishedAgentOptions(thoughts=experiment.thoughts)) | free

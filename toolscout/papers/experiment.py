@@ -5,12 +5,15 @@ A row of an experiment has one more key, "study": its name and the data for its 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from toolscout.data.dataset import Dataset
-from toolscout.evaluation import leakage
+from toolscout.evaluation import leakage, significance
 from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.measures import RIGHT, VERDICTS, compute_measures
 from toolscout.evaluation.request_result import DEPTH, RequestResult
@@ -39,7 +42,7 @@ class ExperimentContext:
     variant: str
     seed: int | None
     command: str
-    fitted: FitRecord
+    fitted: FitRecord = field(default_factory=FitRecord)
 
 
 def rank_split(dataset: Dataset, split: str, retriever: Retriever) -> list[RequestResult]:
@@ -98,6 +101,46 @@ def experiment_result(
     )
     new = frozenset(new_tools) if new_tools is not None else None
     return ExperimentResult(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(new) for one in answers])
+
+
+def scored_row(
+    dataset: Dataset,
+    split: str,
+    request_ids: Sequence[str],
+    measured: Mapping[str, Sequence[float]],
+    about: ExperimentContext,
+    retriever: str,
+    options: Mapping[str, Any],
+) -> ExperimentResult:
+    """Return the row and the scores of what was measured for each request beside rankings; NaN leaves a request out."""
+    counted = {name: values for name, values in measured.items() if not all(map(math.isnan, values))}
+    scenes = [dataset.scene(request_id) for request_id in request_ids]
+    ends = significance.intervals(np.array(list(counted.values())).T, scenes)
+    row = Row(
+        dataset=dataset.name,
+        digest=dataset.digest(split),
+        split=split,
+        retriever=retriever,
+        variant=about.variant,
+        options=dict(options),
+        seed=about.seed,
+        metrics={name: round(float(np.nanmean(values)), 6) for name, values in counted.items()},
+        intervals=dict(zip(counted, np.round(ends, 6).tolist(), strict=True)),
+        timing={},
+        params=0,
+        encoder=None,
+        requests=len(request_ids),
+        failed=0,
+        dropped=0,
+        new_tools=None,
+        **provenance(about.command),
+    )
+    lines = [
+        {"id": request_id, "scene": scene}
+        | {name: None if math.isnan(values[at]) else round(values[at], 6) for name, values in counted.items()}
+        for at, (request_id, scene) in enumerate(zip(request_ids, scenes, strict=True))
+    ]
+    return ExperimentResult(row.to_dict() | {STUDY: dict(about.study)}, lines)
 
 
 def check_unseen(dataset: Dataset, split: str, retriever: Retriever, seen: TrainedOn) -> TrainedOn:

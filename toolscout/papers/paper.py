@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolscout.papers import published_numbers
+from toolscout.training.encoder_options import Decoding
+
+NAMES = "names"
+"""What rows call a language model that names tools in plain text; it is no retriever of this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,9 @@ class Experiment:
     prompts: whether it also learns from prompts that need no tool.
     trajectories: whether it also learns, last, from trajectories of agents.
     encoder: the experiment whose trained encoder it uses; None for the encoder of the method's options.
+    generator: the experiment whose fine-tuned language model writes queries; if this one is trained, it goes on from
+        that model. It may have been trained on another dataset.
+    larger_model: whether the language model that is passed with --llm writes queries.
     weights: weights that have to be passed; None where the package has all.
     among: the splits whose gold tools alone are ranked; none: all tools of the dataset.
     also: variants, without the seed, under which earlier rows hold the same experiment; patterns as of a shell.
@@ -51,6 +58,8 @@ class Experiment:
     prompts: bool = False
     trajectories: bool = False
     encoder: Experiment | None = None
+    generator: Experiment | None = None
+    larger_model: bool = False
     weights: Weights | None = None
     also: tuple[str, ...] = ()
     hours: float = 0.0
@@ -58,34 +67,83 @@ class Experiment:
     among: tuple[str, ...] = ()
 
     def chain(self) -> Iterator[Experiment]:
-        """Yield the experiments whose models are trained, in order: that of the encoder first, this one last."""
-        if self.encoder is not None:
-            yield from self.encoder.chain()
+        """Yield the experiments whose models are trained, in order: those of encoder and generator first, this last."""
+        for one in (self.encoder, self.generator):
+            if one is not None:
+                yield from one.chain()
         yield self
 
 
 @dataclass(frozen=True, slots=True)
-class AgentExperiment(Experiment):
-    """An agent as published that works on requests whose tools have recorded calls.
+class NamesExperiment(Experiment):
+    """A language model that is fine-tuned to write the names of tools as plain text: it has no ids.
 
-    model: the experiment whose trained model is the agent, and so its retriever; None for a chat model, passed as
-        `weights`, that is shown the gold tools of each request.
-    thoughts: whether it writes thoughts.
-    judged: what a judge measures: "sopr" or "sowr"; "" for what is measured without one.
-    reference: the agent that the win rate (sowr) compares with.
+    It goes through documents, requests and, where `trajectories` is set, trajectories; its settings are those of
+    name_writer.NameWriterOptions, and its retriever is NAMES.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ModelExperiment(Experiment):
+    """Something other than a search that a trained model is measured by.
+
+    model: the experiment whose trained model it is; None for a language model that is used as it is.
     """
 
     train: str = ""
     model: Experiment | None = None
-    thoughts: bool = True
-    judged: str = ""
-    reference: AgentExperiment | None = None
 
     def chain(self) -> Iterator[Experiment]:
         """Yield the experiments whose models are trained, and this one last."""
         if self.model is not None:
             yield from self.model.chain()
         yield self
+
+    @property
+    def names(self) -> bool:
+        """Whether tools are named in plain text, by a language model that has no ids."""
+        return self.retriever == NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class AgentExperiment(ModelExperiment):
+    """An agent as published that works on requests whose tools have recorded calls.
+
+    model: the experiment whose trained model is the agent, and so its retriever; None for a chat model, passed as
+        `weights`, that is shown the gold tools of each request, or, with the retriever NAMES, for SmolLM2, which is
+        shown no tools.
+    thoughts: whether it writes thoughts.
+    judged: what a judge measures: "sopr" or "sowr"; "" for what is measured without one.
+    reference: the agent that the win rate (sowr) compares with.
+    decoding: whether ids are generated under the trie of all ids, or freely.
+    """
+
+    thoughts: bool = True
+    judged: str = ""
+    reference: AgentExperiment | None = None
+    decoding: Decoding = "constrained"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationExperiment(ModelExperiment):
+    """What a language model generates for the requests of a split: ids of tools, and what is the id of no tool.
+
+    model: the experiment whose trained model generates; None for SmolLM2 as it is, with the retriever NAMES.
+    decoding: whether ids are generated under the trie of all ids, or freely.
+    """
+
+    decoding: Decoding = "constrained"
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageExperiment(ModelExperiment):
+    """What a language model can do beside tools: how well it predicts prompts that need none, or a task of labels.
+
+    model: the experiment whose trained model it is; None for SmolLM2 as it is.
+    task: whether it is measured by the labelled texts that are passed with --task, not by prompts.
+    """
+
+    task: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +164,13 @@ class Column:
     head: its name, as in papers.json.
     metric: the name of the measure in rows; "" where rows have none.
     splits: the splits that are measured; the mean is over all of their requests.
+    percent: whether it is shown in percent.
     """
 
     head: str
     metric: str = ""
     splits: tuple[str, ...] = ("test",)
+    percent: bool = True
 
 
 @dataclass(frozen=True, slots=True)

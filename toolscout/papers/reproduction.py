@@ -25,7 +25,7 @@ from toolscout.core.option_values import Presets
 from toolscout.data import beir_files as files
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
-from toolscout.data.locate import DATA_FOLDER
+from toolscout.data.locate import DATA_FOLDER, find_dataset
 from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.evaluation import evaluate as evaluation
 from toolscout.evaluation import row as rows
@@ -34,22 +34,40 @@ from toolscout.evaluation.fit_record import read_fit_record
 from toolscout.evaluation.report.rows import ResultLine, group_by, read_folder
 from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.row import RowDict
+from toolscout.llm.finetuned import is_finetuned
 from toolscout.models.encoders.export import default_source
 from toolscout.models.language.base import open_base
-from toolscout.papers import agent_runs
-from toolscout.papers.paper import AgentExperiment, Column, Experiment, Ours, Table, Unavailable
+from toolscout.papers import agent_runs, generation_runs, language_runs, name_writer, query_writers
+from toolscout.papers.labelled_texts import read_labelled
+from toolscout.papers.paper import (
+    NAMES,
+    AgentExperiment,
+    Column,
+    Experiment,
+    GenerationExperiment,
+    LanguageExperiment,
+    ModelExperiment,
+    NamesExperiment,
+    Ours,
+    Table,
+    Unavailable,
+)
 from toolscout.retrievers import opening, training_setup
 from toolscout.retrievers.base import FitProgress, Retriever
 from toolscout.retrievers.document_index import ENCODER_FOLDER
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.rewrite.retriever import FINETUNED_FOLDER
 from toolscout.training.encoder_options import IdTrainingOptions
 
 FILE = "reproduce.jsonl"
 _PROMPTS, _TRAJECTORIES = "no_tool", "trajectories"
 _JUDGEMENTS = "judgements.db"
 _OF_TRAJECTORIES = {"agent_epochs", "trajectory_tokens", "rehearse", "carry_on"}
-_WRITES = ("toolgen", "toolweaver", "rewrite")
+_WRITES = ("toolgen", "toolweaver", "rewrite", NAMES, "smollm2")
+_SMOLLM2 = "smollm2"
+_BUNDLED = "bundled"
+_TORCH = "torch: run pip install 'toolscout[train]'"
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,8 @@ class Setup:
     models: where models are trained.
     weights: folders or addresses of weights, by the names that papers have for them.
     judge: the language model that judges agents, as agent_runs.open_chat takes it; "" where none was passed.
+    llm: the larger language model that writes queries: a folder, or URL?model=NAME; "" where none was passed.
+    task: a file of labelled texts that language models are measured by; None where none was passed.
     """
 
     data: Path | None
@@ -68,6 +88,8 @@ class Setup:
     models: Path
     weights: Mapping[str, str] = field(default_factory=dict)
     judge: str = ""
+    llm: str = ""
+    task: Path | None = None
 
     @cached_property
     def by_split(self) -> dict[tuple[str, str], list[ResultLine]]:
@@ -109,7 +131,15 @@ class Cell:
         return fmean(self.values) if self.values else None
 
 
-def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequence[str], judge: str = "") -> Setup:
+def setup_of(
+    data: Path | None,
+    rows_folder: Path,
+    models: Path,
+    weights: Sequence[str],
+    judge: str = "",
+    llm: str = "",
+    task: Path | None = None,
+) -> Setup:
     """Return the setup of a command; `weights` are NAME=FOLDER. Raises BadDataset for folders that are not there."""
     if data is not None and not data.is_dir():
         raise BadDataset(f"there is no folder {data}; pass --data the folder that has the datasets in it")
@@ -124,7 +154,11 @@ def setup_of(data: Path | None, rows_folder: Path, models: Path, weights: Sequen
         if "://" not in place and not Path(place).exists():
             raise BadDataset(f"there is nothing at {place}; pass --model {name}=FOLDER with the folder of the weights")
         found[name] = place
-    return Setup(data or (Path(home) if home else None), rows_folder, models, found, judge)
+    if llm:
+        query_writers.read(llm)  # so that a mistake is told before anything is run
+    if task is not None:
+        read_labelled(task)
+    return Setup(data or (Path(home) if home else None), rows_folder, models, found, judge, llm, task)
 
 
 def weights_names(tables: Sequence[Table]) -> dict[str, str]:
@@ -176,13 +210,21 @@ def _line(experiment: Experiment, split: str, setup: Setup) -> ResultLine | None
     all_lines = setup.by_split.get((experiment.dataset, split), [])
     about = experiment.retriever, candidate_names(experiment.among)
     own = [line for line in all_lines if (line.newest["retriever"], names_in(line.newest)) == about]
-    for pattern in (experiment.name, *experiment.also):
+    for pattern in (_name(experiment, setup), *experiment.also):
         wanted = restricted_variant(pattern, experiment.among)
         for line in (one for one in own if fnmatchcase(one.variant, wanted)):
-            named = pattern in experiment.also or isinstance(experiment, AgentExperiment)
+            named = pattern in experiment.also or isinstance(experiment, ModelExperiment)
             if named or _same_options(experiment, line.newest):
                 return line
     return None
+
+
+def _name(experiment: Experiment, setup: Setup) -> str:
+    """Return the variant of an experiment's rows, without the seed; a model or task that was passed is part of it."""
+    if isinstance(experiment, LanguageExperiment) and experiment.task and setup.task:
+        return f"{experiment.name}-{setup.task.stem}"
+    by_larger = experiment.larger_model and setup.llm
+    return f"{experiment.name}-by-{query_writers.read(setup.llm).name}" if by_larger else experiment.name
 
 
 def _same_options(experiment: Experiment, row: RowDict) -> bool:
@@ -213,13 +255,49 @@ def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
     """Return what keeps an experiment from being run here, and what to pass; "" where nothing does."""
     if isinstance(experiment, AgentExperiment):
         return "; ".join(dict.fromkeys(filter(None, _missing_of_agent(experiment, splits, setup))))
-    return next(filter(None, (_missing(one, splits, setup) for one in experiment.chain())), "")
+    if isinstance(experiment, LanguageExperiment):
+        return _missing_model(experiment, setup) or _missing_texts(experiment, setup)
+    if isinstance(experiment, ModelExperiment):
+        return _missing_model(experiment, setup) or _missing_data(experiment, splits, setup)
+    chain = list(experiment.chain())
+    return next(filter(None, (_missing(one, splits if one is chain[-1] else (), setup) for one in chain)), "")
+
+
+def _missing_model(experiment: ModelExperiment, setup: Setup) -> str:
+    """Return what the model lacks that is to be measured."""
+    if experiment.model is not None:
+        return missing(experiment.model, (), setup)
+    return _refusal(experiment) if experiment.names or isinstance(experiment, LanguageExperiment) else ""
+
+
+def _missing_texts(experiment: LanguageExperiment, setup: Setup) -> str:
+    """Return what lacks to measure a language model: torch, texts, or a task."""
+    if importlib.util.find_spec("torch") is None:
+        return _TORCH
+    if experiment.task:
+        return "" if setup.task else 'a task: pass --task FILE, lines of {"text": …, "label": …}, such as one of GLUE'
+    return _missing_prompts(setup)
+
+
+def _missing_prompts(setup: Setup) -> str:
+    if setup.data is not None and (setup.data / _PROMPTS).is_dir():
+        return ""
+    place = f", in {setup.data / _PROMPTS}" if setup.data else ""
+    return f"prompts that need no tool{place}: pass --data a folder that has {_PROMPTS}/ in it"
+
+
+def _refusal(experiment: Experiment) -> str:
+    """Return why weights that the package can have cannot be opened; "" where they can."""
+    try:
+        _check_models(experiment)
+    except ToolscoutError as error:
+        return str(error)
+    return ""
 
 
 def _missing_of_agent(experiment: AgentExperiment, splits: Sequence[str], setup: Setup) -> Iterator[str]:
     """Yield each thing that an agent lacks: model, requests, recorded calls, a judge, and whom it is compared with."""
-    if experiment.model is not None:
-        yield missing(experiment.model, (), setup)
+    yield _missing_model(experiment, setup)
     yield _missing_weights(experiment, setup)
     yield (lacking := _missing_data(experiment, splits, setup))
     if not lacking and setup.data and files.find(setup.data / experiment.dataset, CACHE) is None:
@@ -236,12 +314,12 @@ def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str
         return found
     if lacking := _missing_weights(experiment, setup):
         return lacking
+    if experiment.larger_model and not setup.llm:
+        return "a larger language model: pass --llm https://HOST/v1?model=NAME, or --llm FOLDER"
     if experiment.train and importlib.util.find_spec("torch") is None:
-        return "torch: run pip install 'toolscout[train]'"
-    try:
-        _check_models(experiment)
-    except ToolscoutError as error:
-        return str(error)
+        return _TORCH
+    if (why := _refusal(experiment)) or isinstance(experiment, NamesExperiment):
+        return why
     refused = [one for one in experiment.settings if not _accepted(experiment.retriever, experiment.parts, one)]
     return (
         f"an option that this version's {experiment.retriever} does not take: {', '.join(refused)}" if refused else ""
@@ -266,6 +344,8 @@ def _accepted(retriever: str, parts: tuple[str, ...], setting: str) -> bool:
 
 def _missing_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
     name = experiment.dataset
+    if name == _BUNDLED:
+        return ""
     what = f"the dataset {name}" + (f" ({experiment.about_data})" if experiment.about_data else "")
     if setup.data is None:
         return f"{what}: pass --data FOLDER, the folder that has {name}/ in it, or set {DATA_FOLDER}"
@@ -277,8 +357,8 @@ def _missing_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -
     lacking = [split for split in wanted if split not in Dataset.split_names(folder)]
     if lacking:
         return f"qrels/{lacking[0]}.tsv in {folder}: add it, or pass --data another folder"
-    if experiment.prompts and not (setup.data / _PROMPTS).is_dir():
-        return f"prompts that need no tool, in {setup.data / _PROMPTS}: pass --data a folder that has {_PROMPTS}/ in it"
+    if experiment.prompts and (lacks := _missing_prompts(setup)):
+        return lacks
     if experiment.trajectories and _trajectories(setup.data) is None:
         place = setup.data / _TRAJECTORIES
         return f"trajectories of agents, in {place}: pass --data a folder that has {_TRAJECTORIES}/ in it"
@@ -295,8 +375,9 @@ def _check_models(experiment: Experiment) -> None:
     trains_encoder = experiment.retriever == "dense" and experiment.train
     if not experiment.weights and (trains_encoder or any("encoder=raw" in one for one in experiment.settings)):
         default_source()
-    writes = experiment.retriever in _WRITES and "share=0" not in experiment.settings
-    if writes and not experiment.weights:
+    named = any(one == "share=0" or one.startswith(("llm=", "base=")) for one in experiment.settings)
+    other = experiment.weights or experiment.generator or experiment.larger_model
+    if experiment.retriever in _WRITES and not named and not other:
         _check_language_model()
 
 
@@ -308,8 +389,8 @@ def _check_language_model() -> None:
 def seeds_to_run(experiment: Experiment, seeds: int, splits: Sequence[str], setup: Setup) -> list[int | None]:
     """Return the seeds whose rows are missing; a method that is not trained is run once, without a seed."""
     done = measured_seeds(experiment, splits, setup)
-    trained = experiment.model if isinstance(experiment, AgentExperiment) else experiment
-    if trained is None or not trained.train:
+    trained = experiment.model if isinstance(experiment, ModelExperiment) else experiment
+    if trained is None or not (trained.train or trained.generator):
         return [] if done else [None]
     return [seed for seed in range(seeds) if seed not in done]
 
@@ -322,19 +403,26 @@ def run(
     command: str,
     progress: FitProgress | None = None,
 ) -> list[RowDict]:
-    """Train an experiment, unless its model is there, measure it, and write a row for each split; return the rows."""
-    assert setup.data is not None
+    """Train an experiment, unless its model is there, measure it, and write a row for each split; return the rows.
+
+    Raises BadModel where the language model failed for many requests: they would be searched alone.
+    """
     if isinstance(experiment, AgentExperiment):
         return _run_agent(experiment, seed, splits, setup, command, progress)
+    if isinstance(experiment, GenerationExperiment):
+        return _run_generation(experiment, seed, splits, setup, command, progress)
+    if isinstance(experiment, LanguageExperiment):
+        return [_run_language(experiment, seed, setup, command, progress)]
     if experiment.train:
         assert seed is not None
         place = str(_trained(experiment, seed, setup, progress))
         opened: Retriever = load_model(Path(place))
         variant = Path(place).name
     else:
-        place, variant = experiment.retriever, experiment.name
-        opened = opening.made(experiment.retriever, experiment.parts, _settings(experiment, None, setup))
-    data = evaluation.load_splits(setup.data / experiment.dataset, [*splits, *experiment.among])
+        place, variant = experiment.retriever, _name(experiment, setup) + ("" if seed is None else f"-s{seed}")
+        settings = _settings(experiment, seed, setup, progress)
+        opened = opening.made(experiment.retriever, experiment.parts, settings)
+    data = evaluation.load_splits(_data_folder(experiment, setup), [*splits, *experiment.among])
     among = read_candidates(data, experiment.among) if experiment.among else None
     found = []
     for split in splits:
@@ -345,16 +433,78 @@ def run(
             variant=variant,
             command=command,
             seen=evaluation.seen_by(place, opened),
-            fitted=read_fit_record(place),
+            fitted=read_fit_record(_fitted_folder(experiment, place, seed, setup)),
             among=among,
             progress=progress,
         )
         row = done.row.to_dict()
+        query_writers.refuse_failures(row)
         row["metrics"] = {**row["metrics"], **at_gold(done.asked)}
         row["options"] = {name: _without_path(value) for name, value in row["options"].items()}
+        if experiment.larger_model:
+            writer = query_writers.read(setup.llm)
+            row["options"] |= {"llm": writer.name, "model": writer.given.model}  # the address is the user's own affair
         rows.append_with_scores(setup.rows / FILE, row, done.lines())
         found.append(row)
     return found
+
+
+def _data_folder(experiment: Experiment, setup: Setup) -> Path:
+    """Return the folder of an experiment's dataset; one comes with the package."""
+    if experiment.dataset == _BUNDLED:
+        return find_dataset(_BUNDLED)
+    assert setup.data is not None
+    return setup.data / experiment.dataset
+
+
+def _fitted_folder(experiment: Experiment, place: str, seed: int | None, setup: Setup) -> str:
+    """Return the model folder that says how what is measured was trained; a name that is no folder where it was not."""
+    if experiment.train or experiment.generator is None or seed is None:
+        return place
+    return str(_folder(experiment.generator, seed, setup))
+
+
+def _run_generation(
+    experiment: GenerationExperiment,
+    seed: int | None,
+    splits: Sequence[str],
+    setup: Setup,
+    command: str,
+    progress: FitProgress | None,
+) -> list[RowDict]:
+    """Measure what a model generates for each split, and write its rows."""
+    place, found = _place(experiment, seed, setup, progress), []
+    data = evaluation.load_splits(_data_folder(experiment, setup), splits)
+    for split in splits:
+        done = generation_runs.measured(experiment, place, seed, data, split, command, progress)
+        done.row["options"] = {name: _without_path(value) for name, value in done.row["options"].items()}
+        rows.append_with_scores(setup.rows / FILE, done.row, done.lines)
+        found.append(done.row)
+    return found
+
+
+def _run_language(
+    experiment: LanguageExperiment, seed: int | None, setup: Setup, command: str, progress: FitProgress | None
+) -> RowDict:
+    """Measure what a language model can do beside tools, and write its row."""
+    place, variant = _place(experiment, seed, setup, progress), _name(experiment, setup)
+    variant = variant if seed is None else f"{variant}-s{seed}"
+    if experiment.task:
+        assert setup.task is not None
+        row = language_runs.task_row(experiment, place, setup.task, variant, seed, command)
+    else:
+        assert setup.data is not None
+        row = language_runs.perplexity_row(experiment, place, setup.data / _PROMPTS, variant, seed, command)
+    rows.append(setup.rows / FILE, row)
+    return row
+
+
+def _place(experiment: ModelExperiment, seed: int | None, setup: Setup, progress: FitProgress | None) -> str:
+    """Return the folder of the trained model that is measured; "" for SmolLM2 as it is."""
+    if experiment.model is None:
+        return ""
+    assert seed is not None
+    return str(_trained(experiment.model, seed, setup, progress))
 
 
 def _run_agent(
@@ -371,12 +521,9 @@ def _run_agent(
     judge = agent_runs.open_chat(setup.judge, setup.models / _JUDGEMENTS) if experiment.judged else None
 
     def work(one: AgentExperiment, trial: ReplaySet) -> list[Episode]:
-        if one.model is None:
-            assert one.weights is not None
+        place = _place(one, seed, setup, progress) or _SMOLLM2
+        if one.weights is not None:
             place = setup.weights[one.weights.name]
-        else:
-            assert seed is not None
-            place = str(_trained(one.model, seed, setup, progress))
         return agent_runs.replayed(one, place, trial, setup.models, models, progress)
 
     for split in splits:
@@ -417,29 +564,39 @@ def _folder(experiment: Experiment, seed: int, setup: Setup) -> Path:
 def _trained(experiment: Experiment, seed: int, setup: Setup, progress: FitProgress | None) -> Path:
     """Return the folder of the trained model; it is trained, or its interrupted training goes on, if need be."""
     folder = _folder(experiment, seed, setup)
-    if (folder / MODEL_FILE).is_file():
+    if (folder / MODEL_FILE).is_file() or is_finetuned(folder):
         return folder
-    settings = _settings(experiment, seed, setup)
+    settings = _settings(experiment, seed, setup, progress)
     if experiment.encoder is not None:
         settings.append(f"encoder={_trained(experiment.encoder, seed, setup, progress) / ENCODER_FOLDER}")
     training_setup.check_out(folder)
     assert setup.data is not None
     family = "" if experiment.train == "train" else f":{experiment.train}"
     sets = training_setup.training_sets([f"{setup.data / experiment.dataset}{family}"])
+    if isinstance(experiment, NamesExperiment):
+        taught = _trajectories(setup.data) if experiment.trajectories else None
+        name_writer.fit(sets[0], taught, [*experiment.settings, f"seed={seed}"], folder, progress)
+        return folder
     prompts = str(setup.data / _PROMPTS) if experiment.prompts else "none"
     takes = [*settings, f"no_tool={prompts}"] if experiment.prompts else settings
     training_setup.made(experiment.retriever, experiment.parts, takes).fit(sets, folder, progress)
     return folder
 
 
-def _settings(experiment: Experiment, seed: int | None, setup: Setup) -> list[str]:
-    """Return the settings with the seed and with the places of weights."""
+def _settings(experiment: Experiment, seed: int | None, setup: Setup, progress: FitProgress | None) -> list[str]:
+    """Return the settings with the seed and with the places of weights and language models."""
     found = [*experiment.settings, *([] if seed is None else [f"seed={seed}"])]
     if experiment.weights:
         found.append(f"{experiment.weights.option}={setup.weights[experiment.weights.name]}")
     if experiment.trajectories:
         assert setup.data is not None
         found.append(f"trajectories={_trajectories(setup.data)}")
+    if experiment.generator is not None:
+        assert seed is not None
+        writer = _trained(experiment.generator, seed, setup, progress) / FINETUNED_FOLDER
+        found.append(f"{'init_from' if experiment.train else 'llm'}={writer}")
+    if experiment.larger_model:
+        found += query_writers.read(setup.llm).settings(setup.models)
     return found
 
 

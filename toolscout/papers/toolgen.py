@@ -10,10 +10,13 @@ from dataclasses import replace
 
 from toolscout.papers.colt import SERVED_ENCODER
 from toolscout.papers.paper import (
+    NAMES,
     AgentExperiment,
     Column,
     Experiment,
+    GenerationExperiment,
     Line,
+    NamesExperiment,
     Ours,
     Paper,
     Table,
@@ -21,6 +24,7 @@ from toolscout.papers.paper import (
     Weights,
     published_lines,
 )
+from toolscout.training.encoder_options import Decoding
 
 # ToolBench's test requests come in six files; papers report them as three parts.
 PARTS = {
@@ -78,16 +82,26 @@ REFERENCE = AgentExperiment(
 AGENT_DIFFERENCES = (
     "Asked are the requests whose gold tools all have recorded calls, 558 of 765; a call brings the recording with the "
     "same arguments, or the nearest of that tool. The paper's agents call StableToolBench's server.",
-    "Tools are named under the trie of all ids, in retries too: there thought and arguments are sampled, the tool is "
-    "the likeliest. The released evaluation decodes without the trie and samples tools as well.",
+    "Tools are named under the trie of all ids, unless a line says otherwise, in retries too: there thought and "
+    "arguments are sampled, the tool is the likeliest. The released evaluation decodes without the trie and samples "
+    "tools as well.",
     "The system prompt, the documentation of Finish, and what the judge is asked are in this package's words.",
     "Where ToolEval draws lots, for answers that are neither passed nor failed and for equal answers, the judge "
     "compares, or it is a tie. It compares once in each order; ToolEval's code asks twice in the same one.",
 )
-ABILITY = Unavailable(
-    "the tests of general ability are not here; python -m studies.generative_stages measures what a model forgets"
+INVENTED_DIFFERENCES = (
+    "The paper has a figure of this and no table.",
+    "Free: five sequences by beam search over all tokens, one for an action of the agent. A sequence ends with a whole "
+    "id or the end of the turn, or is cut. One that is the id of no tool keeps its place in a ranking.",
+    "Where an agent names a tool that there is not, no arguments are asked for, and the observation says so.",
+    "Without ids, a model is asked for the name of one tool and shown none. A tool is named by its id or its name, "
+    "whatever the spelling of words. It is fine-tuned on the same documents, requests and trajectories, one step of an "
+    "agent at a time, and is the baseline here; the paper's are ToolLlama and GPT.",
 )
-NO_CONSTRAINT = Unavailable("toolgen always decodes under its trie; it has no option to decode without")
+ABILITY = Unavailable(
+    "the tests of general ability are not here; toolscout reproduce toolweaver --table equal measures perplexity and a "
+    "task of your own"
+)
 I1_ONLY = Unavailable(
     "the texts of ToolBench's G1 training requests are not public; a BEIR folder with them could be passed to "
     "toolscout train and toolscout evaluate"
@@ -183,7 +197,7 @@ def _ablation() -> Table:
     ours: dict[str, Ours] = {
         "without memorisation": _published("toolbench-without-memorisation", ("memorise=0",)),
         "without retrieval training": _published("toolbench-without-retrieval", ("epochs=0",)),
-        "without constraint": NO_CONSTRAINT,
+        "without constraint": generation(_published("toolbench-atomic"), "free"),
     }
     lines = published_lines("toolgen-ablation", "ToolGen", ours)
     return Table("ablation", "", "ToolGen without its stages", BY_PART, lines, "toolgen-ablation")
@@ -213,9 +227,24 @@ def _on_toollens() -> Table:
     )
 
 
-def agent(model: Experiment, *, thoughts: bool = True, judged: str = "") -> AgentExperiment:
+def generation(model: Experiment, decoding: Decoding) -> GenerationExperiment:
+    """Return what a trained model generates under the trie of ids, or freely, for requests of its dataset."""
+    return GenerationExperiment(
+        f"{model.name}-{decoding}",
+        model.retriever,
+        model.dataset,
+        about_data=model.about_data,
+        model=model,
+        decoding=decoding,
+    )
+
+
+def agent(
+    model: Experiment, *, thoughts: bool = True, judged: str = "", decoding: Decoding = "constrained"
+) -> AgentExperiment:
     """Return the agent of a trained model, with what a judge measures of it."""
-    name = "-".join(filter(None, [model.name, "with-thoughts" if thoughts else "without-thoughts", judged]))
+    free = "free" if decoding == "free" else ""
+    name = "-".join(filter(None, [model.name, "with-thoughts" if thoughts else "without-thoughts", free, judged]))
     reference = REFERENCE if judged == "sowr" else None
     return AgentExperiment(
         name,
@@ -226,6 +255,7 @@ def agent(model: Experiment, *, thoughts: bool = True, judged: str = "") -> Agen
         thoughts=thoughts,
         judged=judged,
         reference=reference,
+        decoding=decoding,
     )
 
 
@@ -238,6 +268,16 @@ def group_columns(measure: str, metric: str, groups: tuple[str, ...], average: b
 
 _AGENT = replace(_published("toolbench-atomic-agent"), trajectories=True)
 _SMALL_AGENT = replace(small("toolgen", "toolbench-g3", "toolbench-g3-agent", hours=40.0), trajectories=True)
+# The same agent with ids of another kind.
+_SMALL_AGENTS = {
+    kind: replace(_SMALL_AGENT, name=f"{_SMALL_AGENT.name}-{kind}", settings=("preset=published", f"ids={kind}"))
+    if option
+    else _SMALL_AGENT
+    for kind, option in IDS.items()
+}
+_SAID = {"atomic ids, free": "ToolGen"}  # what the paper's text says
+_UNTRAINED = "SmolLM2 as it is, names in plain text"
+_WITHOUT_IDS = "SmolLM2 fine-tuned without ids, names in plain text"
 _SMALL_NAME = "ToolGen (SmolLM2, trained on ToolBench-G3)"
 
 
@@ -245,12 +285,15 @@ def _solved(id: str, numbers: str, caption: str, judged: str, groups: tuple[str,
     """Return a table of solved requests: the paper's lines, and the same agent without thoughts and with SmolLM2."""
     measure, llama = {"sopr": "SoPR", "sowr": "SoWR"}[judged], agent(_AGENT, judged=judged)
     ours: dict[str, Ours] = {"ToolGen": llama, "ToolGen, retriever": llama}
+    for kind, option in IDS.items():
+        trained = replace(_published(f"toolbench-{kind}-agent", (f"ids={kind}",) if option else ()), trajectories=True)
+        ours[f"{kind}, indexing, no constraint"] = agent(trained, judged=judged, decoding="free")
     if judged == "sopr":
         ours["GPT-3.5, gold tools"] = replace(REFERENCE, name=f"{REFERENCE.name}-sopr", judged=judged)
     columns = group_columns(measure, judged, groups)
     table = Table(id, measure, caption, columns, (), numbers, AGENT_DIFFERENCES)
     lines = [
-        replace(one, published=one.published or (NO_CONSTRAINT if "no constraint" in one.name else OTHER_AGENT))
+        replace(one, published=one.published or OTHER_AGENT)
         for one in published_lines(numbers, "ToolGen", ours)
         if any(table.theirs(one, column) is not None for column in columns)
     ]
@@ -272,6 +315,61 @@ def _called() -> Table:
     differences = ("The paper has no such table: the share of requests whose gold tools were all called.",)
     caption = "What the agent calls, with thoughts and without"
     return Table("agent", "", caption, columns, lines, differences=(*differences, *AGENT_DIFFERENCES[:3]))
+
+
+def _invented() -> tuple[Table, Table]:
+    """Return how often ids are invented, by the kind of ids: for requests, and by the agent."""
+    trained = {
+        kind: small("toolgen", "toollens", f"toollens-{kind}", (f"ids={kind}",) if option else ())
+        for kind, option in IDS.items()
+    }
+    finetuned = NamesExperiment("names-toollens", NAMES, "toollens", hours=8.0)
+    acting = NamesExperiment("names-toolbench-g3-agent", NAMES, "toolbench-g3", trajectories=True, hours=40.0)
+    decodings: tuple[Decoding, ...] = ("constrained", "free")
+    retrieval = [
+        *(Line(f"{kind} ids, {one}", generation(model, one)) for kind, model in trained.items() for one in decodings),
+        Line(_UNTRAINED, GenerationExperiment("names-untrained", NAMES, "toollens", decoding="free", hours=1.0)),
+        Line(
+            _WITHOUT_IDS,
+            GenerationExperiment("names-toollens-free", NAMES, "toollens", model=finetuned, decoding="free"),
+        ),
+    ]
+    acted = [
+        *(
+            Line(name := f"{kind} ids, {one}", agent(m, decoding=one), source=_SAID.get(name, ""))
+            for kind, m in _SMALL_AGENTS.items()
+            for one in decodings
+        ),
+        Line(_UNTRAINED, AgentExperiment("names-untrained-agent", NAMES, STABLE, hours=4.0)),
+        Line(_WITHOUT_IDS, AgentExperiment("names-toolbench-g3-agent-replay", NAMES, STABLE, model=acting, hours=4.0)),
+    ]
+    columns = (
+        Column("N@1", "toolgen_ndcg@1"),
+        Column("R@5", "recall@5"),
+        Column("invented, first", "invented@1"),
+        Column("invented, of 5", "invented"),
+    )
+    every = tuple(GROUPS.values())
+    called = (*group_columns("invented", "invented", tuple(GROUPS)), Column("called avg", "all_called", every))
+    return (
+        Table(
+            "invented",
+            "retrieval",
+            "Ids of no tool, with the constraint and without, on ToolLens",
+            columns,
+            tuple(retrieval),
+            differences=INVENTED_DIFFERENCES,
+        ),
+        Table(
+            "invented",
+            "agent",
+            "Tools that the agent names and that there are not, with the constraint and without",
+            called,
+            tuple(acted),
+            "toolgen-invented",
+            (*INVENTED_DIFFERENCES, *AGENT_DIFFERENCES[:3]),
+        ),
+    )
 
 
 def _elsewhere(id: str, numbers: str, caption: str, heads: tuple[str, ...], why: Unavailable) -> Table:
@@ -347,6 +445,7 @@ PAPER = Paper(
             ("I1-Tool", "I1-Cat", "I2-Cat"),
         ),
         _called(),
+        *_invented(),
         _elsewhere("ability", "toolgen-ability", "General ability after training", ("average",), ABILITY),
     ),
 )

@@ -2,6 +2,8 @@
 
 Each step is three turns of the model: a thought; the id of one tool; and, shown the tool's documentation only then, its
 arguments. Arguments are taken as they are written: nothing is repaired or asked for again, and a call may be repeated.
+Where a picker generates freely, it may name a tool that there is not: no arguments are asked for, and the observation
+says so.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from toolscout.agent.episode import Episode, Finished, Step
 from toolscout.agent.llm_batch import Reply, ask, json_object
-from toolscout.agent.pickers import Picker, Unpicked
+from toolscout.agent.pickers import InventedTool, Picker, Unpicked
 from toolscout.calling.dispatch import ToolCaller
 from toolscout.core.argument_checks import problems
 from toolscout.core.tool import Tool
@@ -23,6 +25,7 @@ _RETRY_TEMPERATURES = (0.6, 1.0, 1.0, 1.0)
 _GIVES_UP = (GIVE_UP, "I'm sorry", "apologize")
 _REPLY_TOKENS, _OBSERVATION_CHARS = 512, 1_024
 _NO_JSON = "the input is no JSON object"
+_NO_TOOL = "there is no tool {!r:.200}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class PublishedAgentOptions:
 class _Attempt:
     """A step as the model wrote it; no call is made yet. `failed`: how the episode ends where it could not be written.
 
-    `tool` is None for Finish. `written`: the arguments, as text.
+    `tool` is None for Finish. `written`: the arguments, as text. `invented`: there is no tool of the name `action`.
     """
 
     script: ConversationBuilder
@@ -54,11 +57,13 @@ class _Attempt:
     action: str = ""
     tool: Tool | None = None
     written: str = ""
+    invented: bool = False
     failed: tuple[Finished, str] | None = None
 
     @property
     def gives_up(self) -> bool:
-        return self.failed is None and self.tool is None and any(words in self.written for words in _GIVES_UP)
+        finishes = self.failed is None and self.tool is None and not self.invented
+        return finishes and any(words in self.written for words in _GIVES_UP)
 
 
 @dataclass(slots=True)
@@ -124,13 +129,19 @@ class PublishedAgent:
             if attempt.failed:
                 one.end(*attempt.failed)
                 continue
+            one.script = attempt.script
+            one.turns += int(self.options.thoughts) + (1 if attempt.invented else 2)
             if attempt.tool is not None:
                 calls.append((one, attempt, attempt.tool))
+            elif attempt.invented:
+                why = _NO_TOOL.format(attempt.action)
+                observation = f"error: {why}"
+                self._add(
+                    one, Step(attempt.action, attempt.thought, refusals=(why,), observation=observation, invented=True)
+                )
             else:
                 one.answer, gave_up = _final_answer(attempt.written)
                 one.end("gave_up" if gave_up else "answered")
-            one.script = attempt.script
-            one.turns += 3 if self.options.thoughts else 2
         self._call(calls)
 
     def _attempts(self, going: Sequence[_Trajectory], temperature: float) -> list[_Attempt]:
@@ -143,7 +154,7 @@ class PublishedAgent:
                 if reply.text:
                     one.script.think(reply.text)
         self._pick([one for one in attempts if not one.failed])
-        left = [one for one in attempts if not one.failed]
+        left = [one for one in attempts if not one.failed and not one.invented]
         prompts = [one.script.before_input(documentation(one.tool)) for one in left]
         for one, reply in self._replies(left, prompts, temperature):
             one.written = reply.text
@@ -173,6 +184,9 @@ class PublishedAgent:
             if isinstance(action, str):
                 one.action, one.tool = action, tools.get(action)
                 one.script.act(action)
+            elif isinstance(action, InventedTool):
+                one.action, one.invented = action.name, True
+                one.script.act(action.name)
             elif isinstance(action, Unpicked):
                 one.failed = ("model_failed", action.reason)
             else:
@@ -192,10 +206,14 @@ class PublishedAgent:
                 seen = result.shortened(_OBSERVATION_CHARS)
                 valid = not problems(given, tool.input_schema)
                 step = replace(step, valid=valid, called=True, ok=result.ok, exact=result.exact, observation=seen)
-            one.script.observe(step.observation)
-            one.steps.append(step)
-            if one.turns >= self.options.turns:
-                one.end("step_limit", f"the model has written {one.turns} turns")
+            self._add(one, step)
+
+    def _add(self, one: _Trajectory, step: Step) -> None:
+        """Add a step to a trajectory, which ends where the model has written enough turns."""
+        one.script.observe(step.observation)
+        one.steps.append(step)
+        if one.turns >= self.options.turns:
+            one.end("step_limit", f"the model has written {one.turns} turns")
 
 
 def _final_answer(written: str) -> tuple[str, bool]:

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toolscout.papers.paper import Column, Experiment, Line, Ours, Paper, Table, Weights, published_lines
+from toolscout.papers.paper import (
+    Column,
+    Experiment,
+    LanguageExperiment,
+    Line,
+    Ours,
+    Paper,
+    Table,
+    Weights,
+    published_lines,
+)
 from toolscout.papers.toolgen import (
     ABILITY,
     ABOUT_ALL,
@@ -135,6 +145,90 @@ def _solved(measure: str, judged: str) -> Table:
     )
 
 
+# Both methods learn from the same texts, for as many epochs and in steps of the same size: ToolWeaver's own numbers.
+_EQUAL = ("memorise=0", "epochs=5", "agent_epochs=2", "batch=64", "request_tokens=1024")
+_EQUALLY_TRAINED = {
+    name: replace(small(method, "toolbench-g3", "toolbench-g3-equal", _EQUAL, hours=80.0), trajectories=True)
+    for name, method in (("ToolGen", "toolgen"), ("ToolWeaver", "toolweaver"))
+}
+_EQUAL_DIFFERENCES = (
+    "The paper has no such table: it compares with a ToolGen that was trained for fewer epochs.",
+    "Trained equally: on ToolBench-G3 and the trajectories, no memorisation, 5 epochs over requests and 2 over "
+    "trajectories, batch 64, all parameters of SmolLM2, rate 4e-5.",
+)
+
+
+def _equal() -> tuple[Table, ...]:
+    """Return both methods after equal training: what they find and what their agents do."""
+    on_g3 = (Column("N@1", "toolgen_ndcg@1"), Column("R@5", "recall@5"), Column("C@5", "comp@5"))
+    agents = (*AGENT_DIFFERENCES[:3], *_EQUAL_DIFFERENCES)
+    found = [
+        Table(
+            "equal",
+            "retrieval",
+            "Both methods after equal training: requests of ToolBench-G3",
+            on_g3,
+            tuple(Line(name, model) for name, model in _EQUALLY_TRAINED.items()),
+            differences=_EQUAL_DIFFERENCES,
+        )
+    ]
+    for measure, metric, judged, about in (
+        ("called", "all_called", "", "requests whose gold tools were all called"),
+        ("SoPR", "sopr", "sopr", "solved requests of StableToolBench"),
+        ("SoWR", "sowr", "sowr", "requests of StableToolBench that are solved better"),
+    ):
+        lines = tuple(Line(name, agent(model, judged=judged)) for name, model in _EQUALLY_TRAINED.items())
+        columns, part = group_columns(measure, metric, tuple(GROUPS)), measure if judged else "agent"
+        caption = f"Both methods after equal training: {about}"
+        found.append(Table("equal", part, caption, columns, lines, differences=agents))
+    return tuple(found)
+
+
+def _language() -> tuple[Table, Table]:
+    """Return what language both methods keep after equal training, beside SmolLM2 as it is."""
+
+    def lines(name: str, dataset: str, *, task: bool) -> tuple[Line, ...]:
+        base = LanguageExperiment(f"smollm2-{name}", "smollm2", dataset, hours=0.2, task=task)
+        trained = [
+            Line(
+                method,
+                LanguageExperiment(f"{model.name}-{name}", model.retriever, dataset, hours=0.2, model=model, task=task),
+            )
+            for method, model in _EQUALLY_TRAINED.items()
+        ]
+        return (Line("SmolLM2 as it is", base), *trained)
+
+    return (
+        Table(
+            "equal",
+            "perplexity",
+            "Both methods after equal training: how well prompts that need no tool are predicted",
+            (
+                Column("perplexity", "perplexity", percent=False),
+                Column("perplexity among words", "perplexity_words", percent=False),
+            ),
+            lines("perplexity", "no_tool", task=False),
+            differences=(
+                *_EQUAL_DIFFERENCES,
+                "The texts are prompts of the folder no_tool, split test; the paper's are WikiText-2. Among words: the "
+                "tokens that were added for tools are left out of the softmax.",
+            ),
+        ),
+        Table(
+            "equal",
+            "task",
+            "Both methods after equal training: a task of labelled texts, passed with --task",
+            (Column("accuracy", "task_accuracy"),),
+            lines("task", "labelled-texts", task=True),
+            differences=(
+                *_EQUAL_DIFFERENCES,
+                "The label that the model takes for the likeliest behind the text, without examples; the paper has six "
+                "other tests.",
+            ),
+        ),
+    )
+
+
 PAPER = Paper(
     key="toolweaver",
     title="ToolWeaver",
@@ -164,7 +258,7 @@ PAPER = Paper(
         "As served: the encoder's cosine is added to the language model's score with a weight chosen on dev; as "
         "published, it is not (similarity=0).",
         "The paper trains ToolWeaver on retrieval for five epochs and compares with a ToolGen trained for one; each "
-        "published form here has the epochs of its own paper.",
+        "published form here has the epochs of its own paper, but for the table equal.",
     ),
     tables=(
         _multi_domain(),
@@ -179,6 +273,8 @@ PAPER = Paper(
         _on_toollens(),
         _solved("SoPR", "sopr"),
         _solved("SoWR", "sowr"),
+        *_equal(),
+        *_language(),
         Table(
             "ability",
             "",

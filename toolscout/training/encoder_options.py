@@ -173,6 +173,9 @@ class NeighbourOptions:
             )
 
 
+Decoding = Literal["constrained", "free"]
+
+
 @dataclass(frozen=True)
 class IdTrainingOptions:
     """How a language model is trained to generate the ids of tools.
@@ -204,6 +207,9 @@ class IdTrainingOptions:
         is chosen on dev, and is 0 without a dev split.
     carry_on: after its first call, an agent does not finish while a tool that it has not called is needed with this
         probability or more. 0 is chosen on dev where there are trajectories; 1 lets the model decide.
+    decoding: "constrained" generates ids under the trie of all ids. "free" generates whatever the language model likes,
+        five sequences at most by beam search: what is the id of no tool is dropped, and similarity and new_bonus are
+        not added.
     """
 
     base: str = ""
@@ -233,6 +239,7 @@ class IdTrainingOptions:
     similarity: float | None = None
     new_bonus: float | None = None
     carry_on: float = 0.0
+    decoding: Decoding = "constrained"
     seed: int = 0
     device: str = "auto"
 
@@ -253,6 +260,10 @@ class IdTrainingOptions:
             )
         if self.decay not in ("linear", "cosine") or not 0 <= self.warmup < 1:
             raise BadModel(f"decay must be linear or cosine, warmup from 0 to below 1, got {self}")
+        if self.decoding not in get_args(Decoding):
+            raise BadModel(f"decoding must be one of {', '.join(get_args(Decoding))}, got {self.decoding!r}")
+        if self.sets and self.decoding == "free":
+            raise BadModel("sets are generated under the trie of ids; leave sets or decoding=free out")
         if self.sets and self.trajectories:
             raise BadModel("sets and trajectories cannot be trained together: both use the same end token; set one")
         shares = (self.mix, self.instruct_mix, self.rehearse, self.carry_on)

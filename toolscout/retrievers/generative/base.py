@@ -33,6 +33,7 @@ from toolscout.models.decoding.constrained import (
     odds_against,
     sets,
 )
+from toolscout.models.decoding.free import beam_search
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.language.base import Base, TokenTable, find_base, open_base
@@ -44,6 +45,7 @@ from toolscout.retrievers.generative.dev_weights import BONUSES, MAY_COST, SIMIL
 from toolscout.retrievers.generative.id_pool import IdPoolIndex
 from toolscout.retrievers.generative.reading import (
     CallerTries,
+    GeneratedId,
     ReadRequest,
     chance,
     flattened,
@@ -56,6 +58,7 @@ from toolscout.retrievers.generative.token_rows import ExtendedReading
 from toolscout.retrievers.generative.training_ids import FirstTokenScores
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
+from toolscout.training.encoder_options import Decoding
 
 if TYPE_CHECKING:
     from toolscout.models.language.torch_network import TransformerNetwork
@@ -74,6 +77,8 @@ Written = list[tuple[tuple[str, ...], float]]
 _DEV_REQUESTS = 300  # most requests of a dev split on which weights are chosen
 _HIDES_NEW_TOOLS = -1e6  # a bonus that puts every new tool behind all known ones
 _K = 5
+_BEAMS = 5  # sequences that free decoding generates for a request, as published
+_FREE_TOKENS = 16  # after which a freely generated sequence is cut, unless ids are longer
 _CONVERSATIONS_AT_ONCE = 64  # conversations read in one batch; bounded, since their states stay in GPU memory
 
 
@@ -252,12 +257,14 @@ class GenerativeRetriever(IdPoolIndex):
     def engine(self) -> LanguageEngine:
         """The trained model: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
         if self._engine is None:
-            if self._adapter is None:
-                raise NeedsTraining([], _COMMAND.format(self.name))
-            architecture = self.base().architecture
-            weights = self._adapter.merge_into(architecture, self.base().weights())
-            self._engine = open_engine(architecture, weights, self.words())
+            self._engine = open_engine(self.base().architecture, self.merged_weights(), self.words())
         return self._engine
+
+    def merged_weights(self) -> dict[str, Floats]:
+        """The weights of the trained language model, by their Hugging Face names. Raises NeedsTraining."""
+        if self._adapter is None:
+            raise NeedsTraining([], _COMMAND.format(self.name))
+        return self._adapter.merge_into(self.base().architecture, self.base().weights())
 
     # The index.
 
@@ -395,6 +402,17 @@ class GenerativeRetriever(IdPoolIndex):
     def _ranked(
         self, reading: Reading, vectors: Floats | None, count: int, k: int, allowed: Allowed | None
     ) -> list[Pairs]:
+        if self.options.decoding == "free":
+            permitted = Scope(allowed).permits
+            written_ids = free_ids(self, reading, _BEAMS)
+            return [
+                [
+                    (one.key, flattened(one.score))
+                    for one in few
+                    if one.key not in ("", *SPECIALS) and permitted(one.key)
+                ][:k]
+                for few in written_ids
+            ]
         # Sets are written over all tools, whoever the caller: a set's probability must not depend on permissions.
         sets_of = written(self, reading) if self.options.ranks_by_sets else []
         # As many more tools as may fall behind those of the sets.
@@ -405,6 +423,19 @@ class GenerativeRetriever(IdPoolIndex):
         if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, sets_of, strict=True)]
         return [[(key, flattened(score)) for key, score in ranking[:k]] for ranking in rankings]
+
+    def generate(self, requests: Sequence[str], decoding: Decoding, count: int = _BEAMS) -> list[list[GeneratedId]]:
+        """The likeliest `count` ids of each request by the language model alone, whatever tools the request names.
+
+        Constrained ones are the ids of tools, or "no tool" and "finish"; free ones may be the id of no tool.
+        """
+        reading = self.reading(requests)
+        with self._lock:
+            if decoding == "free":
+                return free_ids(self, reading, count)
+            alone = self._extended(reading, None)
+            ranked = best(alone, self._scoring(), self._trie, count, extra=SPECIALS)
+        return [[GeneratedId(key, key, score) for key, score in few[:count]] for few in ranked]
 
     def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs] | None:
         """As many tools as each request needs: those it names, and the allowed ones of its likeliest set."""
@@ -440,7 +471,8 @@ class GenerativeRetriever(IdPoolIndex):
 
         `without`: for each conversation, tools that must not be chosen.
         """
-        return next_actions(self, conversations, allowed, without)
+        pick = _free_picks if self.options.decoding == "free" else next_actions
+        return pick(self, conversations, allowed, without)
 
     # Files.
 
@@ -580,6 +612,69 @@ def _chosen_bonus(trials: Sequence[_DevTrial], similarity: float, best: float) -
         if recall > best and all(k >= a - MAY_COST for k, a in zip(known, alone, strict=True)):
             best, bonus = recall, one
     return bonus
+
+
+def free_ids(retriever: GenerativeRetriever, reading: Reading, count: int) -> list[list[GeneratedId]]:
+    """The likeliest `count` sequences of each prompt without the trie, each with the key whose id it is.
+
+    A sequence ends with a whole id, with the token that ends a turn, or when it is long, and longer than any id.
+    """
+    plain = reading.language_model if isinstance(reading, ExtendedReading) else reading
+    trie, ends = retriever._trie, retriever.base().ends
+
+    def key_of(tokens: Sequence[int]) -> str | None:
+        node: int | None = Trie.ROOT
+        for token in tokens:
+            node = trie.step(node, token) if node is not None else None
+        return trie.key(node) if node is not None else None
+
+    found = beam_search(
+        plain,
+        retriever.words(),
+        count,
+        max(retriever._longest_id() + 1, _FREE_TOKENS),
+        lambda tokens: tokens[-1] in ends or key_of(tokens) is not None,
+    )
+    return [
+        [GeneratedId(key_of(one.tokens) or "", _text(retriever, one.tokens), one.score) for one in few] for few in found
+    ]
+
+
+def _text(retriever: GenerativeRetriever, tokens: Sequence[int]) -> str:
+    """Generated tokens as text: a token that was added for tools is written as <tool>."""
+    vocabulary, ends = retriever.base().architecture.vocabulary, retriever.base().ends
+    words = retriever.base().decode([token for token in tokens if token not in ends])
+    return " ".join([*([words.strip()] if words.strip() else []), *("<tool>" for one in tokens if one >= vocabulary)])
+
+
+def free_actions(retriever: GenerativeRetriever, conversations: Talks) -> list[GeneratedId | None]:
+    """The next action of each conversation without the trie; None for one that is too long for the model."""
+    prompts = [prompt(retriever, turns) for turns in conversations]
+    short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
+    short.sort(key=lambda at: len(prompts[at]))
+    found: list[GeneratedId | None] = [None] * len(prompts)
+    for first in range(0, len(short), _CONVERSATIONS_AT_ONCE):
+        few = short[first : first + _CONVERSATIONS_AT_ONCE]
+        with retriever._lock:
+            written_ids = free_ids(retriever, retriever.engine().read([prompts[at] for at in few]), 1)
+        for at, (one,) in zip(few, written_ids, strict=True):
+            found[at] = one
+    return found
+
+
+def _free_picks(
+    retriever: GenerativeRetriever, conversations: Talks, allowed: Allowed | None, without: Spent
+) -> list[str | None]:
+    """The next actions without the trie; None where the model names no tool that may be chosen."""
+    permitted, spent = Scope(allowed).permits, without or [()] * len(conversations)
+    return [
+        FINISH
+        if one is not None and one.key in SPECIALS
+        else one.key
+        if one is not None and one.key and permitted(one.key) and one.key not in few
+        else None
+        for one, few in zip(free_actions(retriever, conversations), spent, strict=True)
+    ]
 
 
 def prompt(retriever: GenerativeRetriever, turns: Iterable[ChatTurn]) -> list[int]:

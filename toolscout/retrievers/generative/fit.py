@@ -217,7 +217,10 @@ def _training_data(data: Sequence[TrainingSet], options: Any, encoding: Encoding
 
 def _identity(options: Any, seen: TrainedOn, plan: IdPlan, models: str) -> str:
     """A digest that tells whether an interrupted training can be resumed: options, data, models and assigned ids."""
-    found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
+    own = asdict(options)
+    if own["decoding"] == "constrained":
+        del own["decoding"]  # it came later: trainings that began without it are resumed
+    found = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=16)
     splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
     found.update((splits + models).encode())
     found.update(json.dumps(dict(plan.paths), sort_keys=True).encode())

@@ -46,6 +46,14 @@ class ReadRequest(NamedTuple):
     place: int
 
 
+class GeneratedId(NamedTuple):
+    """What a model generated: the key of the trie whose id it is, "" for the id of no tool; as text; its score."""
+
+    key: str
+    text: str
+    score: float
+
+
 class CallerTries:
     """The tries of the tools that each caller may see, cached for the most recent callers."""
 

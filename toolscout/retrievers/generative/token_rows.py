@@ -80,7 +80,7 @@ class ExtendedReading(Reading):
 
     def __init__(self, reading: Reading, more: Floats) -> None:
         """`more`: [n, features], appended to the state of each prompt."""
-        self._reading, self._more = reading, more
+        self.language_model, self._more = reading, more
         self._ends = np.concatenate([reading.ends(), more], axis=1)
 
     def ends(self) -> Floats:
@@ -95,5 +95,5 @@ class ExtendedReading(Reading):
 
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
         """The state at the end of each path, with the features of its request."""
-        found: Floats = np.concatenate([self._reading.after(owners, paths), self._more[list(owners)]], axis=1)
+        found: Floats = np.concatenate([self.language_model.after(owners, paths), self._more[list(owners)]], axis=1)
         return found

@@ -50,6 +50,7 @@ class QueryWriter:
         model: str = "",
         *,
         cache: str = "",
+        offline: bool = False,
         timeout: float = 20.0,
         concurrency: int = 8,
         requests_per_minute: float | None = None,
@@ -73,6 +74,7 @@ class QueryWriter:
             read, written = prices or (None, None)
             self._asked = EndpointOptions(
                 cache=cache or None,
+                offline=offline,
                 timeout=timeout,
                 concurrency=concurrency,
                 requests_per_minute=requests_per_minute,

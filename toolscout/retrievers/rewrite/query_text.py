@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from toolscout.core.tool import Searchable, clean_text, split_words
+from toolscout.core.tool import Searchable, Tool, clean_text, split_words
 from toolscout.core.vendor_formats import first_sentence
 from toolscout.index.spelling import FUNCTION_WORDS
 from toolscout.llm.base import Message
@@ -155,6 +155,12 @@ def described(tool: Searchable) -> str:
     return plain(f"{called}: {first_sentence(said)}" if said else called)
 
 
+def whole_description(tool: Tool) -> str:
+    """A tool in one line of plain words: its name and the whole of its description."""
+    called = " ".join([*split_words(tool.namespace), *split_words(tool.name)]).lower()
+    return clean_text(_ODD.sub(" ", f"{called}: {tool.description}" if tool.description else called))
+
+
 def plain(text: str) -> str:
     """A text as it may stand in a prompt: one line of at most 24 words, without quotes, brackets and markup."""
     return " ".join(clean_text(_ODD.sub(" ", text)).split()[:SHOWN_WORDS])
@@ -193,12 +199,12 @@ def _listed(title: str, texts: Sequence[str]) -> list[str]:
     return [title, *(f'"{text}"' for text in texts)] if texts else []
 
 
-def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> ParsedQueries:
+def parsed(text: str, request: str, most: int, shown: Sequence[str] = (), *, long: bool = False) -> ParsedQueries:
     """The queries in an answer: lines or a JSON list, without numbering, bullets and quotes.
 
-    Queries are dropped if they are empty, too long, repeated, the request itself, words of the instructions, or a copy
-    of a text in `shown`. Identifiers are split into words: a user may ask for a tool by its name, which puts it first,
-    but a model that writes "search/autocomplete" means what it does.
+    Queries are dropped if they are empty, too long (unless `long` ones are wanted), repeated, the request itself, words
+    of the instructions, or a copy of a text in `shown`. Identifiers are split into words: a user may ask for a tool by
+    its name, which puts it first, but a model that writes "search/autocomplete" means what it does.
     """
     if _PAGE.match(text):
         return ParsedQueries((), "the language model answered with a page, not with text")
@@ -209,7 +215,7 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
     for line in _lines(text[:_MOST_CHARS]):
         words = words_of(_bare(line))
         key = " ".join(words)
-        if key in found or key in instructions or _useless(line, words):
+        if key in found or key in instructions or _useless(line, words, long):
             continue
         if copies(line):
             copied = True
@@ -222,8 +228,10 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
     return ParsedQueries((), f"the language model wrote {why}", copied)
 
 
-def _useless(line: str, words: Sequence[str]) -> bool:
-    if not 0 < len(words) <= min(_LONGEST, _REPEATS * len(set(words))) or len(line) > _LONGEST_CHARS:
+def _useless(line: str, words: Sequence[str], long: bool) -> bool:
+    if not 0 < len(words) <= _REPEATS * len(set(words)):
+        return True
+    if not long and (len(words) > _LONGEST or len(line) > _LONGEST_CHARS):
         return True
     return bool(_NOTHING.fullmatch(line) or _TALK.match(line) or _CODE.match(line))
 

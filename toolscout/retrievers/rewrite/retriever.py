@@ -16,7 +16,7 @@ import numpy as np
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Cost, Hit, Reason, RewrittenQuery
 from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.targets import is_address
-from toolscout.core.tool import Searchable
+from toolscout.core.tool import Searchable, Tool
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, MissingExtra
 from toolscout.llm import LanguageModel
@@ -59,7 +59,6 @@ _K = 5
 _DEEP = 100  # length of rankings when the reward is a rank
 _MEASURES = ("recall@5", "comp@5", "ndcg@5", "recall@3", "comp@3")
 _JUDGED = 500  # most requests of a dev split that are used
-_TARGET_WORDS = 16  # of a tool's line in training; longer ones are slower to write and find no more
 
 
 class SubRequestHits(NamedTuple):
@@ -473,7 +472,7 @@ def _train(
     options, rewriter = rewrite.options, rewrite.rewriter
     rewriter.taught = True
     held = _held(data, options.held_out_share, options.seed)
-    pairs = _pairs(rewriter.prompt, data, held)
+    pairs = _pairs(rewriter.prompt, data, held, options.target_words)
     about = {"task": TASK, "settings": asdict(options) | {"init_from": Path(options.init_from).name}}
 
     def judge(model: TrainableWriter) -> Mapping[str, float]:
@@ -492,7 +491,7 @@ def _train(
     if rounds:
         means = RankingSteps(
             prompts=lambda requests: [rewriter.prompt(request) for request in requests],
-            parse=lambda request, text: list(query_text.parsed(text, request, options.queries).queries),
+            parse=lambda request, text: list(rewriter.parsed(text, request).queries),
             ask=sets.ask,
             documents=list(rewriter.texts.values()),
         )
@@ -520,12 +519,15 @@ def _held(data: Sequence[TrainingSet], share: float, seed: int) -> frozenset[str
 
 
 def _pairs(
-    prompt: Callable[[str], Conversation], data: Sequence[TrainingSet], held: frozenset[str] = frozenset()
+    prompt: Callable[[str], Conversation],
+    data: Sequence[TrainingSet],
+    held: frozenset[str] = frozenset(),
+    target_words: int = 16,
 ) -> list[Pair]:
     """Training pairs: the prompt of a request, and a line for each gold tool; without requests of held-out tools."""
     pairs: list[Pair] = []
     for one in data:
-        lines = {tool.id: " ".join(query_text.described(tool).split()[:_TARGET_WORDS]) for tool in one.dataset.tools}
+        lines = {tool.id: _target(tool, target_words) for tool in one.dataset.tools}
         split = one.dataset.split(one.train)
         for (_, request), gold in zip(split.requests, split.gold, strict=True):
             if not held or held.isdisjoint(gold):
@@ -533,6 +535,12 @@ def _pairs(
     if not pairs:
         raise BadDataset("the train splits hold no requests to learn from; name others, or lower held_out_share")
     return pairs
+
+
+def _target(tool: Tool, words: int) -> str:
+    """The line about a gold tool that is learned: so many words, or all; long ones are slow to write."""
+    whole = query_text.described(tool).split()[:words] if words else [query_text.whole_description(tool)]
+    return " ".join(whole)
 
 
 def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -36,13 +36,17 @@ class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
 
     llm: "" for the fine-tuned model, or SmolLM2 if there is none; "rules" to split requests without a model; a folder;
         or the URL of an endpoint.
-    model, cache, timeout, concurrency, requests_per_minute (0: no limit), input_price, output_price: of an endpoint.
-        `cache` is a file, saved with a model only if it is in its folder; `timeout` is in seconds for all calls of one
-        search; prices are per million tokens.
+    model, cache, offline, timeout, concurrency, requests_per_minute (0: no limit), input_price, output_price: of an
+        endpoint. `cache` is a file, saved with a model only if it is in its folder; with `offline` its answers alone
+        are used, and nothing is sent; `timeout` is in seconds for all calls of one search; prices are per million
+        tokens.
     form: "describe" the tools needed; "decompose" the request into sub-requests; "iterate": describe, look at the
         tools found, and write more, for `rounds` in all.
     queries: the most queries in one round.
-    examples: how many tools of the catalogue show a model that was not fine-tuned what descriptions look like.
+    examples: how many tools of the catalogue show a model that was not fine-tuned what descriptions look like; with 0
+        it is prompted without examples.
+    target_words: the words about each gold tool that a model is fine-tuned to write, 24 at most; 0 for the whole of its
+        description. A generator that was fine-tuned with 0 and is used over another retriever needs it there too.
     utterance: whether the request itself is searched too.
     share: the share of requests that are rewritten, those with the highest predicted gain.
     request_words: a longer request is cut for the model, but not for the search.
@@ -52,6 +56,7 @@ class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
     llm: str = ""
     model: str = ""
     cache: str = ""
+    offline: bool = False
     timeout: float = 20.0
     concurrency: int = 8
     requests_per_minute: float = 0.0
@@ -60,6 +65,7 @@ class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
     form: query_text.Form = "describe"
     queries: int = 4
     examples: int = 6
+    target_words: int = 16
     utterance: bool = True
     rounds: int = 2
     share: float = 1.0
@@ -77,8 +83,10 @@ class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
             )
         if min(self.queries, self.rounds, self.request_words, self.depth) < 1 or self.examples < 0:
             raise BadModel("queries, rounds, request_words and depth must be at least 1, examples 0 or more")
-        if (self.model or self.cache) and not is_address(self.llm):
-            raise BadModel("model and cache are for an endpoint; name its URL, such as llm=https://host/v1")
+        if not 0 <= self.target_words <= query_text.SHOWN_WORDS:
+            raise BadModel(f"target_words must be from 0 to {query_text.SHOWN_WORDS}, got {self.target_words}")
+        if (self.model or self.cache or self.offline) and not is_address(self.llm):
+            raise BadModel("model, cache and offline are for an endpoint; name its URL, such as llm=https://host/v1")
         if not (self.timeout > 0 and self.concurrency > 0):
             raise BadModel("timeout and concurrency must be above 0")
         if not min(self.requests_per_minute, self.input_price, self.output_price) >= 0:
@@ -108,6 +116,7 @@ class Rewriter:
             options.llm,
             options.model,
             cache=inside(home, options.cache) if home and options.cache else options.cache,
+            offline=options.offline,
             timeout=options.timeout,
             concurrency=options.concurrency,
             requests_per_minute=options.requests_per_minute or None,
@@ -165,17 +174,19 @@ class Rewriter:
             self._iterate(session, requests, asked, find)
         return asked
 
+    def parsed(self, text: str, request: str, shown: Sequence[str] = ()) -> query_text.ParsedQueries:
+        """The queries in what the model wrote; one that was fine-tuned on whole descriptions writes long ones."""
+        long = self.taught and not self.options.target_words
+        return query_text.parsed(text, request, self.options.queries, shown, long=long)
+
     def _write(self, session: WritingSession, prompts: Sequence[list[Message]]) -> list[WrittenText]:
         return session.write(prompts, self.options.temperature, self.options.max_tokens) if prompts else []
 
     def _parsed(
         self, requests: Sequence[str], texts: Sequence[WrittenText], shown: Sequence[str]
     ) -> list[query_text.ParsedQueries]:
-        most = self.options.queries
         return [
-            query_text.ParsedQueries((), one.problem)
-            if one.problem
-            else query_text.parsed(one.text, request, most, shown)
+            query_text.ParsedQueries((), one.problem) if one.problem else self.parsed(one.text, request, shown)
             for request, one in zip(requests, texts, strict=True)
         ]
 
@@ -195,7 +206,7 @@ class Rewriter:
             ]
             going = []
             for place, one, few in zip(active, self._write(session, prompts), shown, strict=True):
-                more = () if one.problem else query_text.parsed(one.text, requests[place], most, few).queries
+                more = () if one.problem else self.parsed(one.text, requests[place], few).queries
                 wider = tuple(dict.fromkeys([*asked[place].queries, *more]))
                 if len(wider) > len(asked[place].queries):
                     going.append(place)

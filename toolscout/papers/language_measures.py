@@ -1,44 +1,20 @@
-"""What a language model can still do beside tools: how well it foretells a text, and a task of labels."""
+"""What a language model can still do beside tools: how well it predicts a text, and a task of labels."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
+from torch.nn import functional
 
-from toolscout.errors import BadDataset
+from toolscout.core.arrays import Floats
 from toolscout.models.language.base import Base
-
-if TYPE_CHECKING:
-    from toolscout.core.arrays import Floats
-    from toolscout.models.language.torch_network import TransformerNetwork
+from toolscout.models.language.torch_network import TransformerNetwork
+from toolscout.papers.labelled_texts import Labelled
 
 MOST_TOKENS = 192
 _AT_ONCE = 4096  # tokens whose scores over the whole vocabulary are held at once
-
-
-class Labelled(NamedTuple):
-    """A text, and the word that is right behind it."""
-
-    text: str
-    label: str
-
-
-def read_labelled(path: Path) -> list[Labelled]:
-    """Read lines of {"text", "label"}."""
-    found = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            record = json.loads(line)
-            found.append(Labelled(str(record["text"]), str(record["label"])))
-        except (ValueError, KeyError, TypeError):
-            raise BadDataset(f'{path} line {number} is not {{"text": …, "label": …}}; mend or remove it') from None
-    if len({one.label for one in found}) < 2:
-        raise BadDataset(f"{path} has fewer than two labels; name a file of texts with labels")
-    return found
 
 
 def perplexity(network: TransformerNetwork, rows: Floats, base: Base, texts: Sequence[str]) -> dict[str, float]:
@@ -67,9 +43,6 @@ def _losses(
     network: TransformerNetwork, rows: Floats, sequences: Sequence[Sequence[int]]
 ) -> Iterator[tuple[Floats, Floats]]:
     """For each sequence the loss of all its tokens but the first: among all tokens, and among the base's."""
-    import torch
-    from torch.nn import functional
-
     added = torch.tensor(rows, device=network.device)
     with torch.no_grad():
         merged = network.merged()
