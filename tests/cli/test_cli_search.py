@@ -16,7 +16,7 @@ def test_search_as_a_table(filled: Run) -> None:
     result = filled("search", FITTING)
     assert result.exit_code == 0
     head, *rows = result.stdout.splitlines()
-    assert head.startswith("use · catalogue fit 1.00 ≥ 0.14 · ")
+    assert head.startswith("use · catalogue fit 1.00 ≥ 0.19 · ")
     assert head.endswith("5 tools searched · version 1")
     assert "words alone" in rows[0]
     assert rows[3].split()[:2] == ["1", "weather/get_forecast"]
@@ -27,7 +27,7 @@ def test_search_as_a_table(filled: Run) -> None:
 def test_search_says_that_nothing_fits(filled: Run) -> None:
     result = filled("search", UNFITTING)
     assert result.exit_code == 1
-    assert result.stdout.startswith("nothing fits · catalogue fit 0.00 < 0.14 · ")
+    assert result.stdout.startswith("nothing fits · catalogue fit 0.00 < 0.19 · ")
     assert json.loads(filled("search", UNFITTING, "--format", "json").stdout)["verdict"] == "nothing_fits"
     for format in vendor_formats.FORMATS:
         empty = filled("search", UNFITTING, "--format", format)

@@ -102,7 +102,7 @@ def offered(scout: Scout, **options: Any) -> Offered[Offer]:
 
 
 def test_tools_of_the_catalogue_are_found_and_called(stocked: Scout) -> None:
-    catalogue = offered(stocked, k=2, caller=CALLER)
+    catalogue = offered(stocked, k=1, caller=CALLER)
     lion = catalogue.found(LION)["workshop__feed_lion"]
     assert catalogue.fetched(LION)["workshop__feed_lion"] is lion is catalogue.named("workshop__feed_lion")
     assert lion.call({"meat": "beef"}).content == "the lion ate beef"

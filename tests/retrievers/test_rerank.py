@@ -447,11 +447,11 @@ def test_it_reranks_one_part() -> None:
         Rerank(parts=[Bm25(), Bm25()])
 
 
-def test_it_needs_a_reranker() -> None:
+def test_without_a_name_the_package_s_own_reranker_scores() -> None:
     retriever = made("rerank", ["bm25"])
     retriever.add(catalogue(9))
-    with pytest.raises(BadModel, match="rerank has no reranker: name a folder"):
-        retriever.search([REQUEST], 5)
+    (found,) = retriever.search([REQUEST], 5)
+    assert any(isinstance(reason, Reranked) for hit in found for reason in hit.reasons)
 
 
 def test_it_is_made_with_options_of_its_own_and_of_its_part(tmp_path: Path) -> None:

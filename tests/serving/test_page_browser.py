@@ -154,8 +154,8 @@ def test_typing_shows_tools_why_and_savings(tab: Tab) -> None:
 
 def test_values_stand_beside_thresholds_and_shares_beside_tools(tab: Tab) -> None:
     tab.find("send an email")
-    assert tab.page.text_content(".gauge") == "Catalogue fit1.00 ≥ 0.14"
-    assert tab.page.get_attribute("[role=meter]", "aria-valuetext") == "1.00, not below the threshold of 0.14"
+    assert tab.page.text_content(".gauge") == "Catalogue fit1.00 ≥ 0.19"
+    assert tab.page.get_attribute("[role=meter]", "aria-valuetext") == "1.00, not below the threshold of 0.19"
     assert tab.page.locator(".hit .share").first.text_content() == "100 % of best"
     tab.find("use send_email for the lion")
     says(tab.page, ".hit .share >> nth=0", "named")

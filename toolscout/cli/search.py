@@ -88,7 +88,7 @@ def search(
     ] = None,
     fit_threshold: Annotated[
         float | None,
-        typer.Option(metavar="X", min=0, max=1, help="Below this catalogue fit nothing fits.", show_default="0.14"),
+        typer.Option(metavar="X", min=0, max=1, help="Below this catalogue fit nothing fits.", show_default="0.19"),
     ] = None,
     format: Annotated[
         Shape, typer.Option(help="table for people, json for the whole answer, else the tools as a vendor takes them.")
