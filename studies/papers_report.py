@@ -142,7 +142,7 @@ _FIGURES: Mapping[str, tuple[str, str, tuple[_TablePanel | _MethodsPanel, ...]]]
             "R@5, %",
             (
                 _TablePanel(
-                    "ToolLens, seen tools (the paper: its own data)",
+                    "ToolLens, seen tools (the paper: own data)",
                     _QUERIES,
                     "main, in-domain",
                     _WRITERS,
@@ -150,7 +150,7 @@ _FIGURES: Mapping[str, tuple[str, str, tuple[_TablePanel | _MethodsPanel, ...]]]
                     lines_as_groups=True,
                 ),
                 _TablePanel(
-                    "ToolLens, unseen tools (the paper: its own data)",
+                    "ToolLens, unseen tools (the paper: own data)",
                     _QUERIES,
                     "main, out-of-domain",
                     _WRITERS,

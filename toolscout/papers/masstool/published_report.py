@@ -31,8 +31,8 @@ attention, as published. Differences are to the full network of the same seed; p
 scenes (of several seeds the largest). *Epochs*: those trained, and the most that were allowed. The paper allows 200 on
 ToolLens and 100 on ToolBench-G3, and stops after 20 without a better dev score; a line with fewer is a shortened
 training, whose learning rate falls to 0 earlier, and is no run of the paper's. What differs from the released code is
-listed in `toolscout/papers/masstool/published.py`. The figure shows the differences of N@5 where a part is left out; thin
-lines are as long as the 95 % interval.
+listed in `toolscout/papers/masstool/published.py`. The figure shows the differences of N@5 where a part is left out;
+thin lines are as long as the 95 % interval.
 """
 _WORDS = MappingProxyType(
     {
