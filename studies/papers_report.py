@@ -46,7 +46,8 @@ class _TablePanel:
 
     def series(self, rows: StudyRows, setup: reproduction.Setup) -> Iterator[Series]:
         """Yield the paper's numbers and ours; only those that there are."""
-        source = next(one for one in registry.find_paper(self.paper).tables if one.title == self.table)
+        paper = registry.find_paper(self.paper)
+        source = next(one for one in paper.tables if one.title == self.table)
         lines = [next(line for line in source.lines if line.name == name) for name in self.lines]
         columns = [next(column for column in source.columns if column.head == head) for head in self.columns]
         if self.lines_as_groups:
@@ -59,7 +60,9 @@ class _TablePanel:
         for line in lines:
             for form in (_THEIRS, *_FORMS.values()):
                 cells = {column.head: _values(source, line, column, form, setup) for column in columns}
-                yield from _series(f"{line.name}: {form}", cells, form == _THEIRS)
+                borrowed = form == _THEIRS and line.source not in ("", paper.title)  # a baseline of an earlier paper
+                whose = f"the {line.source} paper's" if borrowed else form
+                yield from _series(f"{line.name}: {whose}", cells, form == _THEIRS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from toolscout.evaluation.report.figures import Figure
 from toolscout.papers import published_numbers
 
 COLT = {"dataset": "toollens", "retriever": "colt", "options": {"epochs": 3}}  # what the served form was trained with
+STAGE_1 = {"epochs": 6, "rate": 0.0002, "patience": 0}
 
 
 def made(folder: Path) -> dict[str, Figure]:
@@ -54,6 +55,14 @@ def test_generation_with_a_cosine_is_told_apart_from_generation_alone(tmp_path: 
         ("toolgen alone (sets)", ("test",), (50.0,)),
         ("toolgen+dense", ("test",), (75.0,)),
     ]
+
+
+def test_a_baseline_of_an_earlier_paper_is_called_by_its_name(tmp_path: Path) -> None:
+    write_rows(tmp_path, scored(dataset="toollens", retriever="dense", variant="toollens-s0", options=STAGE_1, seed=0))
+    labels = {one.label for one in made(tmp_path)["paper_masstool"].panels[0].series}
+    assert "ANCE, fine-tuned: the COLT paper's" in labels
+    assert "MassTool (ANCE): the paper's" in labels
+    assert "MiniLM-L6, fine-tuned: ours, as served" in labels
 
 
 def test_without_a_number_of_ours_nothing_is_drawn(tmp_path: Path) -> None:

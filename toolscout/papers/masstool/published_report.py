@@ -70,7 +70,7 @@ def figures(lines: Sequence[ResultLine]) -> dict[str, Figure]:
     for (dataset, _, _, encoder), chosen in _by_study(lines).items():
         without = [line for line in sorted(chosen, key=_order) if line.newest[STUDY]["part"] == "without"]
         epochs = chosen[0].newest["options"]["epochs"]
-        parts = {_WORDS[line.newest[STUDY]["variant"]].removeprefix("without "): line for line in without}
+        parts = {variant_label(line.newest[STUDY]).removeprefix("without "): line for line in without}
         series += difference_series(f"{dataset}, {encoder} encoder, ≤ {epochs} epochs", parts)
     if not series:
         return {}
