@@ -231,7 +231,7 @@ def _curves(
 ) -> list[Series]:
     """A curve for each method over the numbers of tools."""
     found = []
-    for method, own in sorted(group_by(lines, lambda line: str(line.newest["retriever"])).items()):
+    for method, own in sorted(group_by(lines, lambda line: line.retriever).items()):
         heights = [(float(about(line, "tools")), height(line)) for line in own]
         points = sorted((tools, float(value)) for tools, value in heights if value is not None)
         if points:

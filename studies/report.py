@@ -23,6 +23,7 @@ from studies import (
     languages_report,
     masstool_cost_report,
     need_report,
+    papers_report,
     rewriting_report,
     synthetic_report,
     tool_codes_report,
@@ -42,6 +43,7 @@ Made by `{_MAKER}` from the rows beside it: our own investigations, each made by
 [The page of results](README.md) has the methods themselves, and says how rows and measures are to be read.
 """
 _SECTIONS = (
+    papers_report.section,
     need_report.section,
     verdict_report.section,
     default_encoder_report.section,
@@ -58,11 +60,13 @@ _SECTIONS = (
     synthetic_report.section,
 )
 _FIGURES = (
+    papers_report.figures,
     continual_report.figures,
     masstool_cost_report.figures,
     generative_report.figures,
     rewriting_report.figures,
     synthetic_report.figures,
+    tool_codes_report.figures,
 )
 
 

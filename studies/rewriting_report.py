@@ -50,6 +50,16 @@ _FORMS = (
     "aligned-written",
     "aligned-new",
 )
+# The forms in the figure of gains, in words.
+_GAINS = MappingProxyType(
+    {
+        "rules": "split by rules, no model",
+        "zero": "SmolLM2 as it is, shown examples",
+        "supervised": "SmolLM2, supervised",
+        "aligned": "SmolLM2, supervised and aligned",
+    }
+)
+_SPLITS = MappingProxyType({"unseen_tool.test": "unseen tools", "unseen_scene.test": "unseen combinations"})
 _OVERS = ("bm25", "dense-raw", "dense-trained", "hybrid")
 _COLUMNS = (
     "over",
@@ -116,7 +126,7 @@ def section(rows: StudyRows, pictures: Mapping[str, str]) -> Iterator[str]:
     lines, speed = rows.study(REWRITING), rows.bench(REWRITING)
     if lines:
         yield _HEAD
-        yield from filter(None, [pictures.get(REWRITING)])
+        yield from filter(None, [pictures.get("rewriting_gain"), pictures.get(REWRITING)])
         yield from _quality(lines)
         yield from _shares(lines, pictures)
         yield from _ablations(lines)
@@ -254,10 +264,37 @@ def _speed(row: RowDict) -> dict[str, str]:
 
 
 def figures(rows: StudyRows) -> dict[str, Figure]:
-    """R@5 of each form, and against the share of requests rewritten; only those with something to show."""
+    """What forms gain, R@5 of each form, and against the share of requests rewritten; only those with points."""
     lines = rows.study(REWRITING)
-    made = {REWRITING: _forms_figure(main_lines(lines)), "rewriting_share": _shares_figure(lines)}
+    made = {
+        "rewriting_gain": _gains_figure(main_lines(lines)),
+        REWRITING: _forms_figure(main_lines(lines)),
+        "rewriting_share": _shares_figure(lines),
+    }
     return {name: figure for name, figure in made.items() if figure.panels}
+
+
+def _gains_figure(lines: Sequence[ResultLine]) -> Figure:
+    """R@5 less that of the request alone over the same retriever: a panel for each form, a bar for each retriever."""
+    means = {(*line.split[:2], str(about(line, "over")), label(line)): line.values("recall@5") for line in lines}
+    panels = []
+    for form, title in _GAINS.items():
+        gains: dict[str, dict[str, float]] = {}
+        for (dataset, split, over, own), values in sorted(means.items()):
+            alone = means.get((dataset, split, over, ALONE))
+            if own == form and values and alone:
+                name = f"{dataset} {_SPLITS.get(split, split)}"
+                gains.setdefault(over, {})[name] = round(mean_percent(values) - mean_percent(alone), 2)
+        panels += panels_of(
+            title,
+            (Series(over, tuple(own), tuple(own.values())) for over, own in sorted(gains.items(), key=_place)),
+        )
+    heading, axis = "Rewriting requests: R@5 gained over the request alone", "R@5, points"
+    return Figure("rewriting_gain.svg", heading, "", "differences", "", axis, tuple(panels))
+
+
+def _place(group: tuple[str, object]) -> int:
+    return _OVERS.index(group[0]) if group[0] in _OVERS else len(_OVERS)
 
 
 def _forms_figure(lines: Sequence[ResultLine]) -> Figure:

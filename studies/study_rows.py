@@ -15,13 +15,14 @@ from toolscout.evaluation.row import STUDY, RowDict
 class StudyRows:
     """The rows of a folder: quality lines, those of studies and of plain methods alike, and rows with times."""
 
+    folder: Path
     lines: Sequence[ResultLine]
     timed: Sequence[RowDict]
 
     @classmethod
     def read(cls, folder: Path) -> StudyRows:
         """All rows of a folder; raises BadDataset where there are none, or one that cannot be read."""
-        return cls(*read_folder(folder))
+        return cls(folder, *read_folder(folder))
 
     def study(self, name: str) -> list[ResultLine]:
         """The lines of one study."""

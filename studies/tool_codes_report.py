@@ -1,4 +1,4 @@
-"""The section about the codes of toolweaver (studies/tool_codes.py)."""
+"""The section and figure about the codes of toolweaver (studies/tool_codes.py)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from statistics import fmean
 from types import MappingProxyType
 
 from studies.study_rows import StudyRows
+from toolscout.evaluation.report.figures import Figure, Series, deviation, mean_percent, panels_of
 from toolscout.evaluation.report.rows import commits, group_by
 from toolscout.evaluation.report.tables import table
 from toolscout.evaluation.row import RowDict
@@ -29,12 +30,17 @@ _SHARES = MappingProxyType(
 _COUNTS = MappingProxyType({"collisions, nearest": "nearest_collisions", "published": "published_collisions"})
 
 
-def section(rows: StudyRows, _pictures: Mapping[str, str]) -> Iterator[str]:
+# The variants in the figure, in its order; the others change a setting of one of them.
+_SHOWN = ("as served", "published loss", "without co-use", "without Sinkhorn", "random codes")
+
+
+def section(rows: StudyRows, pictures: Mapping[str, str]) -> Iterator[str]:
     """A table for each dataset; nothing where there are no rows."""
     found = rows.bench(NAME)
     if not found:
         return
     yield _HEAD
+    yield from filter(None, [pictures.get(NAME)])
     for name, own in group_by(found, lambda row: str(row["dataset"])).items():
         yield f"\n**{name}**, {own[0]['tools']:,} tools\n\n"
         variants = group_by(own, lambda row: str(row["variant"]))
@@ -55,3 +61,20 @@ def _cells(variant: str, few: Sequence[RowDict]) -> dict[str, str]:
         **{head: f"{mean(name):,.0f}" for head, name in _COUNTS.items()},
         "commit": commits(few),
     }
+
+
+def figures(rows: StudyRows) -> dict[str, Figure]:
+    """How many co-used pairs share their first code, by the name of the study; none where there is nothing to show."""
+    panels = []
+    for dataset, own in group_by(rows.bench(NAME), lambda row: str(row["dataset"])).items():
+        variants = group_by(own, lambda row: str(row["variant"]))
+        found = {name: variants[name] for name in _SHOWN if name in variants}
+        series = []
+        for label, measure in (("used together", "together"), ("any two tools", "by_chance")) if found else ():
+            values = [[float(row["values"][measure]) for row in few] for few in found.values()]
+            series.append(Series(label, tuple(found), tuple(map(mean_percent, values)), tuple(map(deviation, values))))
+        panels += panels_of(f"{dataset}, {own[0]['tools']:,} tools", series)
+    if not panels:
+        return {}
+    heading, label = "ToolWeaver: pairs of tools that share their first code", "pairs, %"
+    return {NAME: Figure("tool_codes.svg", heading, "", "bars", "", label, tuple(panels))}

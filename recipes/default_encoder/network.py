@@ -18,6 +18,7 @@ _STATES = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
 _CLS, _SEP = 101, 102
 _ALSO = (1012, 2036)  # a full stop, and "also"
 _PARTS, _WIDTHS = 4, 32  # a batch is read in so many parts of similar length, as wide as a multiple of this
+_DROPPED, _JOINED = 0.1, 0.3  # of the tokens of an altered text, and of altered texts
 _LAYER = "encoder.layer."
 _HEAD = 32  # the size of an attention head in MiniLM
 
@@ -88,6 +89,12 @@ def bert(weights: Weights, layers: Sequence[int] | None = None) -> Any:
     return network.to(DEVICE)
 
 
+def set_dropout(network: Any, share: float) -> None:
+    """Drop this share of the states of a BERT while it is trained."""
+    network.config.hidden_dropout_prob = network.config.attention_probs_dropout_prob = share
+    network.embeddings.dropout.p = share
+
+
 class Texts:
     """Token ids of texts, without special tokens, padded to one width on the device."""
 
@@ -116,6 +123,22 @@ class Texts:
     def join(parts: Sequence[Texts]) -> Texts:
         """All texts of several of one width."""
         return Texts(torch.cat([one.rows for one in parts]), torch.cat([one.lengths for one in parts]))
+
+
+def altered(texts: Texts) -> Texts:
+    """Other texts of these tokens: of each a part at random, without some of its tokens, or parts of two in a row."""
+    count, width = texts.rows.shape
+    place = torch.arange(width, device=DEVICE)
+    first = torch.arange(count, device=DEVICE)
+    pairs = torch.stack([first, first.roll(1)])
+    lengths = texts.lengths[pairs][:, :, None]
+    cut = (torch.rand((2, 2, count, 1), device=DEVICE) * lengths / 2).long()
+    kept = (place >= cut[0]) & (place < lengths - cut[1]) & (torch.rand((2, count, width), device=DEVICE) >= _DROPPED)
+    kept[1] &= torch.rand((count, 1), device=DEVICE) < _JOINED
+    wide, chosen = torch.cat(list(texts.rows[pairs]), 1), torch.cat(list(kept), 1)
+    order = (~chosen).byte().argsort(dim=1, stable=True)[:, :width]
+    total = chosen.sum(1).clamp(1, width)
+    return Texts(torch.where(place < total[:, None], wide.gather(1, order), 0), total)
 
 
 def single(texts: Texts, rows: Tensor) -> tuple[Tensor, Tensor]:

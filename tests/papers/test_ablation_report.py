@@ -71,6 +71,26 @@ def test_parts_stand_beside_the_full_model_in_a_section_of_their_own(tmp_path: P
     assert "![MassTool: what each part is worth](ablation.svg)" in section
 
 
+def test_what_leaving_a_part_out_changes_is_drawn_with_its_interval(tmp_path: Path) -> None:
+    write_rows(
+        tmp_path,
+        ablated("full", "full", 0.5),
+        ablated("without-graph", "without", 0.625),
+        ablated("without-votes", "without", 0.375),
+        ablated("without-contrastive", "without", 0.25),
+        ablated("without-graph", "without", 0.4, "learned"),
+    )
+    figure = next(one for one in report.make(tmp_path).figures if one.file == "masstool_parts.svg")
+    served, learned = figure.panels
+    assert [(one.label, one.x, one.y, one.error) for one in served.series] == [
+        ("mine test, e", ("graph", "votes"), (12.5, -12.5), (10.0, 10.0))
+    ]
+    assert [one.y for one in learned.series] == [(-10.0,)]
+    pytest.importorskip("matplotlib")
+    plots.draw(figure, tmp_path / figure.file)
+    assert plots.read_digest(tmp_path / figure.file) == figure.digest()
+
+
 @pytest.mark.slow
 def test_plots_of_ablations_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -92,10 +92,19 @@ def test_rows_are_written_once_and_tested_against_the_full_network(plan: Publish
     scores_path(path, rows[FULL]).unlink()  # nothing to test others against
     assert [job.name for job in jobs(plan, ["without-adakt"], [0], path)] == ["full s0", "without-adakt s0"]
     assert jobs(plan, chosen, [0], path) == []
-    text = "\n".join(published_report.section(published_report.lines_of(read_folder(tmp_path)[0])))
+    lines = published_report.lines_of(read_folder(tmp_path)[0])
+    text = "\n".join(published_report.section(lines, {}))
     assert "**data test**, 24 requests" in text
     assert "without SUIM (neighbours)" in text
     assert "50 % of the training requests" in text
+    ((drawn,),) = [figure.panels for figure in published_report.figures(lines).values()]
+    ((label, parts, heights, errors),) = [(one.label, one.x, one.y, one.error) for one in drawn.series]
+    assert label.startswith("data, ")
+    assert parts == ("the detection loss", "SUIM (neighbours)")
+    for height, error, name in zip(heights, errors, ("without-detection", "without-suim"), strict=True):
+        difference, low, high, _ = rows[name][STUDY]["against"]["ndcg@5"]
+        assert height == pytest.approx(100 * difference, abs=0.006)
+        assert error == pytest.approx(50 * (high - low), abs=0.006)
 
 
 def test_a_larger_share_includes_the_requests_of_a_smaller_one(plan: PublishedPlan, tmp_path: Path) -> None:

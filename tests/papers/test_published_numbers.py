@@ -23,10 +23,11 @@ PARTS = {
 
 
 def numbers(text: str) -> list[list[float]]:
-    """The numbers of every line, in a sentence too; in cells with two, also the first or the second of each alone."""
+    """The numbers of every line, in a sentence too, and each percentage; in cells with two, also either alone."""
     rows = [[cell.strip().strip("*%") for cell in row.strip("|").split("|")] for row in text.splitlines() if "|" in row]
     rows += [[cell.split("/")[side] for cell in row if cell.count("/") == 1] for row in list(rows) for side in (0, 1)]
     found = [[float(cell) for cell in row if re.fullmatch(r"\d*\.\d+", cell)] for row in rows]
+    found += [[float(one)] for one in re.findall(r"\b(\d+) %", text)]
     return found + [[float(one) for one in re.findall(r"\d*\.\d+", row)] for row in text.splitlines()]
 
 

@@ -140,6 +140,45 @@ def test_an_encoder_of_fewer_layers_gives_the_vectors_of_the_whole(work: Path) -
     assert float((network.embed_all(student, texts) * wanted).sum(1).mean()) > before + 0.5 * (1 - before)
 
 
+def test_a_teacher_tells_the_vectors_of_texts_that_nobody_wrote(work: Path) -> None:
+    import torch
+
+    from recipes.default_encoder import imitation, network
+
+    weights = network.read_weights(work / "minilm.safetensors")
+    teacher, student = network.bert(weights).eval(), network.bert(weights, (0,))
+    texts = network.TokenisedSet(*_tokens(work / "texts-train.npz", "tldr", "train")).requests
+    wanted = network.embed_all(teacher, texts)
+    torch.manual_seed(1)
+    unread = network.altered(texts)
+    told = network.embed_all(teacher, unread)
+    before = float((network.embed_all(student, unread) * told).sum(1).mean())
+    settings = imitation.ImitationTraining(40, 3e-3, batch=64, dropout=0.0)
+    imitation.imitate(student, [imitation.Wanted(texts, wanted)], settings, teacher)
+    assert float((network.embed_all(student, unread) * told).sum(1).mean()) > before + 0.5 * (1 - before)
+
+
+def test_an_altered_text_is_a_part_of_one_or_parts_of_two_in_order() -> None:
+    import torch
+
+    from recipes.default_encoder import network
+
+    texts = network.Texts.of(*flat([list(range(first, first + 20)) for first in (1000, 2000, 3000)]), 30)
+    torch.manual_seed(0)
+    joined = 0
+    for _ in range(20):
+        changed = network.altered(texts)
+        for first, row, length in zip((1000, 2000, 3000), changed.rows.tolist(), changed.lengths.tolist(), strict=True):
+            own = [token for token in row[:length] if first <= token < first + 20]
+            other = row[len(own) : length]
+            assert own
+            assert own == sorted(own)
+            assert other == sorted(other)
+            assert not any(row[length:])
+            joined += bool(other)
+    assert 0 < joined < 40
+
+
 def _tokens(path: Path, name: str, split: str) -> tuple[str, object, object, np.ndarray]:
     from recipes.default_encoder.network import Texts
 

@@ -67,6 +67,11 @@ def test_each_form_is_held_against_the_request_alone(tmp_path: Path) -> None:
         ("bm25", ("rules",)),
         ("dense-raw", ("alone", "zero", "zero (strong)", "supervised")),
     ]
+    gains = next(one for one in report.make(tmp_path).figures if one.file == "rewriting_gain.svg")
+    assert [(panel.title, [(one.label, one.y) for one in panel.series]) for panel in gains.panels] == [
+        ("SmolLM2 as it is, shown examples", [("dense-raw", (-5.0,))]),
+        ("SmolLM2, supervised", [("dense-raw", (30.0,))]),
+    ]
     assert "Only where it is worth it" not in section
 
 

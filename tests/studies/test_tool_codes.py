@@ -10,6 +10,7 @@ import pytest
 
 from studies import tool_codes_report
 from studies.study_rows import StudyRows
+from tests.evaluation.report_samples import write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +33,20 @@ def test_a_row_says_what_was_changed_and_how_the_codes_are_used(
     text = "".join(tool_codes_report.section(StudyRows.read(tmp_path), {}))
     assert "**mine**, 30 tools" in text
     assert "| few | 2 | 2 × 8 |" in text
+
+
+def test_the_figure_shows_the_main_variants_in_their_order(tmp_path: Path) -> None:
+    made = [("published loss", 0, 0.25), ("as served", 0, 0.5), ("as served", 1, 0.7), ("64 codes", 0, 0.9)]
+    for variant, seed, together in made:
+        about = {"bench": "tool_codes", "tools": 30, "requests": f"mine: {variant}, seed {seed}"}
+        values = {"together": together, "by_chance": 0.125}
+        write_rows(tmp_path, about | {"dataset": "mine", "variant": variant, "values": values})
+    (figure,) = tool_codes_report.figures(StudyRows.read(tmp_path)).values()
+    (panel,) = figure.panels
+    assert [(one.label, one.x, one.y) for one in panel.series] == [
+        ("used together", ("as served", "published loss"), (60.0, 25.0)),
+        ("any two tools", ("as served", "published loss"), (12.5, 12.5)),
+    ]
 
 
 def test_a_folder_without_such_rows_has_no_section(tmp_path: Path) -> None:

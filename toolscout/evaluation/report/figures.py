@@ -43,7 +43,7 @@ _BENCH = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one label; `error` has the length of their error bars. A dashed series has its label's colour too."""
+    """Points of one label; `error` has the length of their error bars. Bars of a dashed series are hatched."""
 
     label: str
     x: tuple[float | str, ...]
@@ -64,13 +64,14 @@ class Panel:
 class Figure:
     """A plot: its file, heading and caption, and its panels.
 
-    The y axis of "curves" without a logarithmic axis shows 0 to 100 %, that of "lines" the range of the data.
+    The y axis of "bars", and of "curves" without a logarithmic axis, shows 0 to 100 %; that of the others the range of
+    the data. "differences" are bars that go up or down from a line at 0.
     """
 
     file: str
     heading: str
     caption: str
-    kind: Literal["points", "curves", "lines", "bars"]
+    kind: Literal["points", "curves", "lines", "bars", "differences"]
     x_label: str
     y_label: str
     panels: tuple[Panel, ...]

@@ -89,10 +89,12 @@ def make(folder: Path, with_plots: bool = True) -> Report:
     plain = [line for line in methods if line.split[1] == base(line.split[1]) and not line.among]
     by_gold = by_gold_count.groups_by_row(folder, [line for chosen in lines_of_tests(plain) for line in chosen])
     found = tuple(figures(plain, bench, by_gold)) if with_plots else ()
-    shown = ablation_report.figures(ablated) | serving.serving_figures(served) if with_plots else {}
+    published = published_report.lines_of(lines)
+    drawn = (ablation_report.figures(ablated), published_report.figures(published), serving.serving_figures(served))
+    shown = {name: one for some in drawn for name, one in some.items()} if with_plots else {}
     pictures = {name: picture(one) for name, one in shown.items()}
     parts = [*_page(methods, bench, found), *ablation_report.section(ablated, pictures)]
-    parts += published_report.section(published_report.lines_of(lines))
+    parts += published_report.section(published, pictures)
     parts += serving.section(served, pictures)
     texts = {PAGE: page_text(parts)}
     if by_gold:

@@ -28,7 +28,16 @@ _MARKERS = "osD^vPX<>*"
 _COLUMNS = 4
 _LEGEND_COLUMNS = 3
 # Width and height of a panel in inches.
-_SIZES = {"points": (2.7, 2.3), "curves": (2.7, 2.3), "lines": (2.7, 2.3), "bars": (5.0, 2.8)}
+_SIZES = {
+    "points": (2.7, 2.3),
+    "curves": (2.7, 2.3),
+    "lines": (2.7, 2.3),
+    "bars": (5.0, 2.8),
+    "differences": (5.0, 2.8),
+}
+_BARS = ("bars", "differences")
+# Panels of bars with at most so many groups are narrow, so that two of them are as wide as a page of text.
+_FEW_GROUPS, _NARROW, _NARROW_LEGEND = 10, 3.6, 2
 _DIGEST = re.compile(r"toolscout-data:([0-9a-f]{32})")
 
 
@@ -55,19 +64,22 @@ def draw(figure: Figure, path: Path) -> None:
     import matplotlib.style
     from matplotlib.figure import Figure as Canvas
 
-    columns = min(len(figure.panels), 2 if figure.kind == "bars" else _COLUMNS)
+    columns = min(len(figure.panels), 2 if figure.kind in _BARS else _COLUMNS)
     rows = -(-len(figure.panels) // columns)
     width, height = _SIZES[figure.kind]
+    legend_columns = _LEGEND_COLUMNS
+    if figure.kind in _BARS and max(len(_groups(panel)) for panel in figure.panels) <= _FEW_GROUPS:
+        width, legend_columns = _NARROW, _NARROW_LEGEND
     labels = list(dict.fromkeys(one.label for panel in figure.panels for one in panel.series))
     handles: dict[str, Any] = {}
     with matplotlib.style.context(["default", _STYLE]):
-        legend = 0.3 + 0.17 * -(-len(labels) // _LEGEND_COLUMNS) if figure.shared_legend else 0
+        legend = 0.3 + 0.17 * -(-len(labels) // legend_columns) if figure.shared_legend else 0
         canvas = Canvas(figsize=(max(width * columns, 5), height * rows + legend), layout="constrained")
         grid = list(canvas.subplots(rows, columns, squeeze=False).flat)
         for axes, panel in zip(grid, figure.panels, strict=False):
             if not figure.shared_legend:
                 labels = [one.label for one in panel.series]
-            handles |= _bars(axes, panel, labels) if figure.kind == "bars" else _points(axes, figure, panel, labels)
+            handles |= (_bars if figure.kind in _BARS else _points)(axes, figure, panel, labels)
             axes.set(title=_escape(panel.title), xlabel=figure.x_label, ylabel=figure.y_label)
             if not figure.shared_legend:
                 axes.legend(fontsize=7)
@@ -75,7 +87,7 @@ def draw(figure: Figure, path: Path) -> None:
             axes.set_axis_off()
         if figure.shared_legend:
             names = [_escape(label) for label in handles]
-            canvas.legend(list(handles.values()), names, loc="outside lower center", ncols=_LEGEND_COLUMNS, fontsize=7)
+            canvas.legend(list(handles.values()), names, loc="outside lower center", ncols=legend_columns, fontsize=7)
         about = {"Date": None, "Creator": None, "Identifier": f"toolscout-data:{figure.digest()}"}
         canvas.savefig(path, format="svg", metadata=about)
 
@@ -105,21 +117,31 @@ def _points(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> 
     return handles
 
 
-def _bars(axes: Axes, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
+def _bars(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
     """Draw groups of bars: a group for each x value, with a bar for each series."""
-    places = list(dict.fromkeys(place for one in panel.series for place in one.x))
+    places = _groups(panel)
     width = 0.8 / len(panel.series)
     handles = {}
     for number, one in enumerate(panel.series):
         at = [places.index(place) + (number - (len(panel.series) - 1) / 2) * width for place in one.x]
         colour = f"C{labels.index(one.label) % 10}"
+        fill: dict[str, Any] = {"color": colour}
+        if one.dashed:
+            fill = {"facecolor": "white", "edgecolor": colour, "hatch": "////"}
         error = {"elinewidth": 0.8}
-        handles[one.label] = axes.bar(at, one.y, width, yerr=list(one.error), color=colour, error_kw=error)
+        handles[one.label] = axes.bar(at, one.y, width, yerr=list(one.error) or None, error_kw=error, **fill)
     names = [_escape(str(place)) for place in places]
     axes.set_xticks(range(len(places)), names, rotation=30, ha="right", rotation_mode="anchor")
     axes.grid(visible=False, axis="x")
-    axes.set_ylim(0, 100)
+    if figure.kind == "bars":
+        axes.set_ylim(0, 100)
+    else:
+        axes.axhline(0, color="black", linewidth=0.8)
     return handles
+
+
+def _groups(panel: Panel) -> list[float | str]:
+    return list(dict.fromkeys(place for one in panel.series for place in one.x))
 
 
 def _escape(text: str) -> str:

@@ -24,7 +24,8 @@ weight of neighbours may be chosen as 0, which turns gate and filter off too; on
 what they learned. Differences are to the full model of the same seed; p comes from flipping the signs of whole scenes
 (of several seeds the largest). *Pool*: the share of the training requests that serve as neighbours, in a model trained
 with all of them. *Detector*: the share of requests that the detection tower still takes for such that need a tool,
-after the hidden states of the others were replaced by those of prompts that need none.
+after the hidden states of the others were replaced by those of prompts that need none. The first figure shows the
+differences of N@5; thin lines are as long as the 95 % interval.
 """
 _WORDS = MappingProxyType(
     {
@@ -40,6 +41,20 @@ _WORDS = MappingProxyType(
     }
 )
 _WHOLE = "MassTool"
+# By variant: the part that it leaves out, in the figure of parts.
+_PARTS = MappingProxyType(
+    {
+        "without-graph": "graph",
+        "without-attention": "attention",
+        "without-adakt": "gate",
+        "without-votes": "votes",
+        "without-suim": "attention and votes",
+    }
+)
+_ENCODERS = MappingProxyType(
+    {"encoder": "trained encoder", "default": "encoder in the package", "raw": "published encoder"}
+)
+_PARTS_FIGURE = "masstool_parts"
 # By part: the title of its panel, and the option on the x axis.
 _OPTIONS = {"lambda": ("λ of detection", "detection"), "epsilon": ("ε of the filter", "epsilon")}
 
@@ -54,7 +69,7 @@ def section(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterato
     if not lines:
         return
     yield _HEAD
-    yield from filter(None, [pictures.get(NAME)])
+    yield from filter(None, [pictures.get(_PARTS_FIGURE), pictures.get(NAME)])
     groups = group_by(lines, lambda line: (*line.split[:2], line.newest[STUDY]["of"], line.newest[STUDY]["encoder"]))
     for (dataset, split, _, encoder), chosen in groups.items():
         first = chosen[0].newest
@@ -80,14 +95,20 @@ def _variants(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
 
 def difference_cells(line: ResultLine) -> dict[str, str]:
     """Return the difference of N@5 to the full model and its p; {} unless every row has its paired test."""
-    tested = [row[STUDY]["against"][_TESTED] for row in line.rows if _TESTED in row[STUDY].get("against", {})]
-    if not tested or len(tested) < len(line.rows):
+    tested = _paired_tests(line)
+    if not tested:
         return {}
     p = max(float(one[3]) for one in tested)
     return {
         "N@5 - full": f"{100 * fmean(float(one[0]) for one in tested):+.2f}",
         "p": "< 0.001" if p < 0.001 else f"{p:.3f}",
     }
+
+
+def _paired_tests(line: ResultLine) -> list[Sequence[float]]:
+    """Return difference, ends of its interval and p of each row; [] unless every row has its paired test."""
+    tested = [row[STUDY]["against"][_TESTED] for row in line.rows if _TESTED in row[STUDY].get("against", {})]
+    return tested if len(tested) == len(line.rows) else []
 
 
 def variant_label(study: Mapping[str, Any]) -> str:
@@ -106,7 +127,44 @@ def variant_label(study: Mapping[str, Any]) -> str:
 
 
 def figures(lines: Sequence[ResultLine]) -> dict[str, Figure]:
-    """Return the figure of the ablations by its name; {} where there is nothing to show."""
+    """Return the figures of the ablations by their names; only those with something to show."""
+    made = {_PARTS_FIGURE: _parts_figure(lines), NAME: _options_figure(lines)}
+    return {name: figure for name, figure in made.items() if figure.panels}
+
+
+def difference_series(label: str, lines: Mapping[str, ResultLine]) -> list[Series]:
+    """Return a series of differences of N@5 to the full model in points, with their 95 % intervals.
+
+    `lines`: by what stands on the x axis. Those without a paired test of every row are left out; [] where all are.
+    """
+    tested = {place: _paired_tests(line) for place, line in lines.items()}
+    shown = {place: tests for place, tests in tested.items() if tests}
+    if not shown:
+        return []
+    heights = tuple(round(100 * fmean(test[0] for test in tests), 2) for tests in shown.values())
+    half_widths = tuple(round(50 * fmean(test[2] - test[1] for test in tests), 2) for tests in shown.values())
+    return [Series(label, tuple(shown), heights, half_widths)]
+
+
+def _parts_figure(lines: Sequence[ResultLine]) -> Figure:
+    """Return what leaving a part out changes, with weights as served and as learned."""
+    panels = []
+    for weights, title in (("chosen", "as served (weights chosen on dev)"), ("learned", "weights as learned")):
+        own = [line for line in lines if line.newest[STUDY]["weights"] == weights]
+        series = []
+        groups = group_by(own, lambda line: (*line.split[:2], line.newest[STUDY]["of"], line.newest[STUDY]["encoder"]))
+        for (dataset, split, _, encoder), chosen in groups.items():
+            by_variant = {line.newest[STUDY]["variant"]: line for line in chosen}
+            found = {part: by_variant[variant] for variant, part in _PARTS.items() if variant in by_variant}
+            series += difference_series(f"{dataset} {split}, {_ENCODERS.get(encoder, encoder)}", found)
+        series.sort(key=lambda one: -len(one.x))  # parts stand in the order of the first series
+        panels += panels_of(title, series)
+    heading, label = "MassTool, our form: N@5 without a part, less the full model", "N@5, points"
+    return Figure(f"{_PARTS_FIGURE}.svg", heading, "", "differences", "", label, tuple(panels))
+
+
+def _options_figure(lines: Sequence[ResultLine]) -> Figure:
+    """Return N@5 over the values of options, and with less of a pool, of edges or of the detector."""
     panels = []
     groups = group_by(lines, lambda line: (*line.split[:2], line.newest[STUDY]["of"]))
     for (dataset, split, _), chosen in groups.items():
@@ -116,10 +174,8 @@ def figures(lines: Sequence[ResultLine]) -> dict[str, Figure]:
         panels += panels_of(f"{title}: edges kept, by layers", _layer_curves(chosen))
         panels += panels_of(f"{title}: pool, share of requests", _serving_curves(chosen, "pool"))
         panels += panels_of(f"{title}: accuracy of the detector", _serving_curves(chosen, "detector"))
-    if not panels:
-        return {}
     heading = "MassTool: what each part is worth"
-    return {NAME: Figure("ablation.svg", heading, "", "lines", "", "N@5, %", tuple(panels))}
+    return Figure("ablation.svg", heading, "", "lines", "", "N@5, %", tuple(panels))
 
 
 def _option_curves(lines: Sequence[ResultLine], part: str, option: str) -> list[Series]:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from toolscout.evaluation.report.figures import Figure, panels_of
 from toolscout.evaluation.report.rows import ResultLine, group_by, percent
 from toolscout.evaluation.report.tables import table
 from toolscout.evaluation.row import STUDY
-from toolscout.papers.masstool.ablation_report import difference_cells
+from toolscout.papers.masstool.ablation_report import difference_cells, difference_series
 from toolscout.papers.masstool.published_ablations import NAME, VARIANTS
 
 _MEASURES = MappingProxyType(
@@ -30,7 +31,8 @@ attention, as published. Differences are to the full network of the same seed; p
 scenes (of several seeds the largest). *Epochs*: those trained, and the most that were allowed. The paper allows 200 on
 ToolLens and 100 on ToolBench-G3, and stops after 20 without a better dev score; a line with fewer is a shortened
 training, whose learning rate falls to 0 earlier, and is no run of the paper's. What differs from the released code is
-listed in `toolscout/papers/masstool/published.py`.
+listed in `toolscout/papers/masstool/published.py`. The figure shows the differences of N@5 where a part is left out;
+thin lines are as long as the 95 % interval.
 """
 _WORDS = MappingProxyType(
     {
@@ -50,16 +52,36 @@ def lines_of(lines: Iterable[ResultLine]) -> list[ResultLine]:
     return [line for line in lines if line.newest.get(STUDY, {}).get("name") == NAME]
 
 
-def section(lines: Sequence[ResultLine]) -> Iterator[str]:
-    """Yield the Markdown of the ablations, one table for each study; nothing without lines."""
+def section(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterator[str]:
+    """Yield the Markdown of the ablations; nothing without lines. `pictures`: the Markdown of drawn figures by name."""
     if not lines:
         return
     yield _HEAD
-    groups = group_by(lines, lambda line: (*line.split[:2], line.newest[STUDY]["of"], line.newest[STUDY]["encoder"]))
-    for (dataset, split, _, encoder), chosen in groups.items():
+    yield from filter(None, [pictures.get(NAME)])
+    for (dataset, split, _, encoder), chosen in _by_study(lines).items():
         yield f"\n**{dataset} {split}**, {chosen[0].newest['requests']:,} requests, encoder {encoder}\n"
         columns = ["variant", *_MEASURES, "N@5 - full", "p", "need AUROC", "epochs", "seeds", "commit"]
         yield table(columns, [_cells(line) for line in sorted(chosen, key=_order)])
+
+
+def figures(lines: Sequence[ResultLine]) -> dict[str, Figure]:
+    """Return the figure of the parts that are left out, by its name; {} where there is nothing to show."""
+    series = []
+    for (dataset, _, _, encoder), chosen in _by_study(lines).items():
+        without = [line for line in sorted(chosen, key=_order) if line.newest[STUDY]["part"] == "without"]
+        epochs = chosen[0].newest["options"]["epochs"]
+        parts = {variant_label(line.newest[STUDY]).removeprefix("without "): line for line in without}
+        series += difference_series(f"{dataset}, {encoder} encoder, ≤ {epochs} epochs", parts)
+    if not series:
+        return {}
+    heading, label = "MassTool as published: N@5 without a part, less the full network", "N@5, points"
+    panels = panels_of("published network, one part left out", series)
+    return {NAME: Figure(f"{NAME}.svg", heading, "", "differences", "", label, tuple(panels))}
+
+
+def _by_study(lines: Sequence[ResultLine]) -> dict[tuple[str, ...], list[ResultLine]]:
+    """Return the lines by dataset, split, study and encoder."""
+    return group_by(lines, lambda line: (*line.split[:2], line.newest[STUDY]["of"], line.newest[STUDY]["encoder"]))
 
 
 def _order(line: ResultLine) -> int:

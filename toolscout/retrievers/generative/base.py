@@ -7,7 +7,7 @@ themselves are so peaked that, added to other scores, all tools but the first wo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -649,14 +649,10 @@ def _text(retriever: GenerativeRetriever, tokens: Sequence[int]) -> str:
 
 def free_actions(retriever: GenerativeRetriever, conversations: Talks) -> list[GeneratedId | None]:
     """The next action of each conversation without the trie; None for one that is too long for the model."""
-    prompts = [prompt(retriever, turns) for turns in conversations]
-    short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
-    short.sort(key=lambda at: len(prompts[at]))
-    found: list[GeneratedId | None] = [None] * len(prompts)
-    for first in range(0, len(short), _CONVERSATIONS_AT_ONCE):
-        few = short[first : first + _CONVERSATIONS_AT_ONCE]
+    found: list[GeneratedId | None] = [None] * len(conversations)
+    for few, prompts in _short_conversations(retriever, conversations):
         with retriever._lock:
-            written_ids = free_ids(retriever, retriever.engine().read([prompts[at] for at in few]), 1)
+            written_ids = free_ids(retriever, retriever.engine().read(prompts), 1)
         for at, (one,) in zip(few, written_ids, strict=True):
             found[at] = one
     return found
@@ -666,15 +662,27 @@ def _free_picks(
     retriever: GenerativeRetriever, conversations: Talks, allowed: Allowed | None, without: Spent
 ) -> list[str | None]:
     """The next actions without the trie; None where the model names no tool that may be chosen."""
-    permitted, spent = Scope(allowed).permits, without or [()] * len(conversations)
-    return [
-        FINISH
-        if one is not None and one.key in SPECIALS
-        else one.key
-        if one is not None and one.key and permitted(one.key) and one.key not in few
-        else None
-        for one, few in zip(free_actions(retriever, conversations), spent, strict=True)
-    ]
+    permitted, found = Scope(allowed).permits, list[str | None]()
+    spent = without or [()] * len(conversations)
+    for action, few in zip(free_actions(retriever, conversations), spent, strict=True):
+        key = action.key if action else ""
+        if key in SPECIALS:
+            found.append(FINISH)
+        else:
+            found.append(key if key and permitted(key) and key not in few else None)
+    return found
+
+
+def _short_conversations(
+    retriever: GenerativeRetriever, conversations: Talks
+) -> Iterator[tuple[list[int], list[list[int]]]]:
+    """Yield places and prompts of the conversations that are short enough for the model, some at a time."""
+    prompts = [prompt(retriever, turns) for turns in conversations]
+    short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
+    short.sort(key=lambda at: len(prompts[at]))
+    for first in range(0, len(short), _CONVERSATIONS_AT_ONCE):
+        few = short[first : first + _CONVERSATIONS_AT_ONCE]
+        yield few, [prompts[at] for at in few]
 
 
 def prompt(retriever: GenerativeRetriever, turns: Iterable[ChatTurn]) -> list[int]:
@@ -692,15 +700,11 @@ def next_actions(
     retriever: GenerativeRetriever, conversations: Talks, allowed: Allowed | None, without: Spent
 ) -> list[str | None]:
     """The likeliest allowed next action of each conversation; None for one that is too long for the model."""
-    prompts = [prompt(retriever, turns) for turns in conversations]
-    short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
-    short.sort(key=lambda at: len(prompts[at]))
-    found: list[str | None] = [None] * len(prompts)
-    for first in range(0, len(short), _CONVERSATIONS_AT_ONCE):
-        few = short[first : first + _CONVERSATIONS_AT_ONCE]
+    found: list[str | None] = [None] * len(conversations)
+    for few, prompts in _short_conversations(retriever, conversations):
         requests = [request_of(conversations[at]) for at in few]
         spent = [without[at] if without else () for at in few]
-        actions = _actions(retriever, [prompts[at] for at in few], requests, allowed, spent)
+        actions = _actions(retriever, prompts, requests, allowed, spent)
         called = [{turn.action for turn in conversations[at]} - {""} for at in few]
         for at, action in zip(few, _continued(retriever, actions, requests, allowed, called, spent), strict=True):
             found[at] = action
