@@ -3,7 +3,8 @@
 python -m studies.languages [--variant now] [--out FILE] [--cache FILE]
 
 Two questions. Is a request in another language found among English tools, and never taken for one that needs no tool?
-That asks tldr-languages, and tldr for English, of words and of what comes out of the box. And do words find a tool that
+That asks tldr-languages of words and of what comes out of the box, and tldr of words: the encoder has seen all English
+requests of tldr, and what it finds of those held out stands in results/default_encoder.jsonl. And do words find a tool that
 is described in the request's own language? That asks words of tldr-parallel: of the goals that a program has in a
 language, the first half describe it and the others ask for it.
 
@@ -96,7 +97,7 @@ def main() -> None:
     todo = [("en", ENGLISH_TOOLS, english, "dev"), *((s, ENGLISH_TOOLS, translated, s) for s in translated.qrels)]
     todo += [(language, OWN_TOOLS, data, "test") for language, data in own_datasets()]
     for language, kind, data, split in todo:
-        for name in METHODS if kind == ENGLISH_TOOLS else METHODS[:1]:
+        for name in METHODS if data is translated else METHODS[:1]:
             if (data.name, split, name, given.variant) in there:
                 continue
             found = evaluate(
@@ -105,7 +106,7 @@ def main() -> None:
                 method(name)(),
                 variant=given.variant,
                 command="python -m studies.languages",
-                drop_seen=True,  # two requests of tldr say what a tool that the encoder was trained on does
+                drop_seen=True,  # one request in Turkish is one that the encoder was trained on
                 cache=given.cache,
             )
             rows.append(given.out, measured(found, language, kind, len(data.tools)))

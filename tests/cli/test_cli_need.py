@@ -23,7 +23,7 @@ def telling(run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     toy = HashedWords()
     toy.folder = tmp_path / "encoder"  # type: ignore[attr-defined]
     poem, nothing = toy.encode_request("poem"), np.zeros(1, dtype=np.float32)
-    NeedHead(poem[None], nothing, np.array([-30], dtype=np.float32), 3.0, 1.0, 0.0, toy.fingerprint).save(
+    NeedHead(poem[None], nothing, np.array([-60], dtype=np.float32), 3.0, 1.0, 0.0, toy.fingerprint).save(
         tmp_path / "encoder"
     )
     monkeypatch.setattr("toolscout.retrievers.dense.Encoder.load", lambda folder=None: toy)
