@@ -61,7 +61,7 @@ _LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
 _STEPS = 1000
 _WRITTEN = "written-"
 _CROSS = {"cross6": (0, 1, 2, 3, 4, 5), "cross3": (0, 2, 4)}
-_FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
+_FAST = {"fast3": ((0, 2, 5), 24000), "fast2": ((0, 5), 5000)}  # which layers are kept, and the steps
 
 
 class Work:
@@ -299,11 +299,11 @@ def fast(work: Work) -> None:
     teacher = bert(weights).eval()
     examples = _english(work, teacher)
     examples += [Wanted(texts, embed_all(teacher, texts)) for texts, _ in work.translations()]
-    for name, layers in _FAST.items():
+    for name, (layers, steps) in _FAST.items():
         network = bert(weights, layers)
         # The table of words stays that of the whole encoder: the package holds it once.
         network.embeddings.word_embeddings.weight.requires_grad_(False)
-        imitate(network, examples, ImitationTraining(work.steps(10000), 4e-4))
+        imitate(network, examples, ImitationTraining(work.steps(steps), 8e-4, dropout=0.0), teacher)
         work.tell(f"{name}, requests alone", network, teacher)
         work.tell_languages(f"{name}, requests alone", network, teacher)
         work.tell(f"{name}, documents too", network)

@@ -18,7 +18,6 @@ from toolscout.models.encoders.onnx_encoder import (
     CARD_FILE,
     MODEL_FILE,
     REQUEST_FILE,
-    TABLE_FILE,
     TOKENIZER_FILE,
     Encoder,
     fingerprint_of,
@@ -35,7 +34,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "toolscout"
 RESULTS = PACKAGE.parent / "results" / "default_encoder.jsonl"
 NAME = "toolscout-minilm-3"
 ENCODER = "languages"
-REQUEST_ENCODER = "fast3"
+SMALL_ENCODER = "fast3"
 CROSS_ENCODER = "cross3"
 PAIR_TOKENS = 128  # as in cross_encoder.py
 # The options of rerank, as measured on dev.
@@ -52,16 +51,20 @@ def ship(work: Path) -> None:
 
 
 def ship_encoder(work: Path, out: Path) -> Encoder:
-    """Export the encoder, with a network of requests where one was trained; files of the one before do not stay."""
-    small = source_folder(work, REQUEST_ENCODER) if weights_file(work, REQUEST_ENCODER).exists() else None
+    """Export the encoder, with the small network where one was trained; files of the one before do not stay.
+
+    The small one is used where a user asks for it: it finds a little less.
+    """
+    small = source_folder(work, SMALL_ENCODER) if weights_file(work, SMALL_ENCODER).exists() else None
     exported = export(source_folder(work, ENCODER), work / "exported", request_encoder=small)
     card = json.loads((exported / CARD_FILE).read_text())
     card |= {"name": NAME, "source": "all-MiniLM-L6-v2, trained by recipes/default_encoder", "licence": "Apache-2.0"}
     card["short_documents"] = True  # as texts.py made them
+    card.pop("request_file", None)
     card["fingerprint"] = fingerprint_of(card)
     (exported / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
     out.mkdir(exist_ok=True)
-    for name in (MODEL_FILE, REQUEST_FILE, TABLE_FILE, TOKENIZER_FILE, CARD_FILE):
+    for name in (MODEL_FILE, REQUEST_FILE, TOKENIZER_FILE, CARD_FILE):
         (out / name).unlink(missing_ok=True)
         if (exported / name).exists():
             shutil.copyfile(exported / name, out / name)

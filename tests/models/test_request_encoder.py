@@ -70,23 +70,22 @@ def test_requests_and_documents_have_their_own_network(source: Path, small: Path
     assert "request_file" not in alone.details()
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp32"])
 def test_a_table_of_words_is_written_once_where_both_have_the_same(
-    tmp_path: Path, source: Path, small: Path, both: Path, precision: Any
+    tmp_path: Path, source: Path, small: Path, both: Path
 ) -> None:
-    if precision == "fp32":
-        assert not (export(source, tmp_path / "full", "fp32", small) / "words.bin").exists()
-        return
-    assert (both / "words.bin").stat().st_size == len(tiny_bert.WORDS) * 32
+    alone = export(small, tmp_path / "alone") / "model.onnx"
+    table = len(tiny_bert.WORDS) * 32
+    assert 0 < (both / "request.onnx").stat().st_size < alone.stat().st_size - 0.9 * table
     other = tiny_bert.write_folder(tmp_path / "other", tiny_bert.random_weights(1), num_hidden_layers=1)
     apart = Encoder.load(export(source, tmp_path / "apart", request_encoder=other))
-    assert apart.folder is not None
-    assert not (apart.folder / "words.bin").exists()
+    assert (apart.folder / "request.onnx").stat().st_size == alone.stat().st_size
     np.testing.assert_array_equal(documents(apart), documents(Encoder.load(both)))
     assert (apart.encode(TEXTS) != Encoder.load(both).encode(TEXTS)).any()
+    full = Encoder.load(export(source, tmp_path / "full", "fp32", small))
+    assert (full.folder / "request.onnx").stat().st_size > 4 * table
 
 
-@pytest.mark.parametrize("file", ["request.onnx", "words.bin"])
+@pytest.mark.parametrize("file", ["request.onnx", "model.onnx"])
 def test_every_file_counts(both: Path, file: str) -> None:
     with (both / file).open("r+b") as stream:
         stream.write(b"changed")
@@ -98,8 +97,28 @@ def test_every_file_counts(both: Path, file: str) -> None:
     card = json.loads((both / "encoder.json").read_text())
     del card["sha256"][file]
     (both / "encoder.json").write_text(json.dumps(card))
-    with pytest.raises(BadModel, match="changed by hand"):
+    with pytest.raises(BadModel, match="is not complete"):
         Encoder.load(both)
+
+
+def test_who_opens_the_folder_says_which_network_reads_requests(source: Path, both: Path) -> None:
+    alone = Encoder.load(export(source, source.parent / "alone"))
+    whole = open_encoder(f"{both}?request_file=model.onnx")
+    np.testing.assert_array_equal(whole.encode(TEXTS), alone.encode(TEXTS))
+    assert whole.fingerprint == alone.fingerprint != Encoder.load(both).fingerprint
+    card = json.loads((both / "encoder.json").read_text())
+    del card["request_file"]
+    card["fingerprint"] = onnx_encoder.fingerprint_of(card)
+    (both / "encoder.json").write_text(json.dumps(card))
+    default = open_encoder(both)
+    assert default.fingerprint == alone.fingerprint  # a network that is not used changes no vector
+    np.testing.assert_array_equal(default.encode(TEXTS), alone.encode(TEXTS))
+    small = open_encoder(f"{both}?request_file=request.onnx")
+    assert (small.encode(TEXTS) != alone.encode(TEXTS)).any()
+    assert isinstance(small, Encoder)
+    np.testing.assert_array_equal(documents(small), documents(alone))
+    with pytest.raises(BadModel, match=r"has two models, model\.onnx and request\.onnx; .* leave `request_file` out"):
+        open_encoder(f"{both}?request_file=other.onnx")
 
 
 def test_the_small_network_may_encode_documents_too(both: Path) -> None:
@@ -124,7 +143,7 @@ def test_fast_is_that_of_the_package(both: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("TOOLSCOUT_ENCODER")
     rows = {row["encoder"]: row for row in json.loads(run("encoder", "list", "--format", "json"))}
     assert rows["fast"]["parameters"] == fast.parameters
-    assert rows["fast"]["bytes"] < rows["default"]["bytes"]
+    assert rows["fast"]["bytes"] == rows["default"]["bytes"]
     with Scout.open(tmp_path / "a.db", "dense", encoder="fast") as scout:
         scout.add([Tool("a", "w1", "w2 w3"), Tool("b", "w7", "w8")])
     with Scout.open(tmp_path / "a.db", "dense") as scout:  # the store names it

@@ -115,8 +115,8 @@ def test_settings_prompts_and_limits(tmp_path: Path) -> None:
     cut = made[3]
     assert len(cut._tokens("mail " * 100_000, cut.document_tokens)) == 5
     for wrong, why in (
-        (EncoderSettings(pooling="cls"), "leave pooling and file out"),
-        (EncoderSettings(file="x"), "leave pooling and file out"),
+        (EncoderSettings(pooling="cls"), "leave pooling and files out"),
+        (EncoderSettings(file="x"), "leave pooling and files out"),
         (EncoderSettings(request_tokens=31), "reads at most 30 tokens"),
         (EncoderSettings(dimensions=9), "gives 8 numbers a vector, not 9"),
     ):

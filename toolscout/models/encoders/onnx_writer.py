@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,13 @@ _LONGEST = 2**31 - 1
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 
 
+class Place(NamedTuple):
+    """Where values stand: a file in the same folder, and the number of bytes before them."""
+
+    file: str
+    offset: int
+
+
 class OnnxWriter:
     """Collects the nodes and constants of a graph; `write` gives the bytes that the package onnx would give."""
 
@@ -32,13 +39,13 @@ class OnnxWriter:
         self.onnx = onnx
         self._nodes: list[Any] = []
         self._constants: list[Array] = []
-        self._beside: dict[int, str] = {}  # the file that holds a constant, by its number
+        self._beside: dict[int, Place] = {}  # where a constant stands that is not in the file, by its number
 
-    def constant(self, value: Array | np.float32, beside: str = "") -> str:
-        """Add a constant; gives back its name. `beside`: the file in the same folder that holds its values alone."""
+    def constant(self, value: Array | np.float32, beside: Place | None = None) -> str:
+        """Add a constant; gives back its name. `beside`: where its values stand, if not in the file itself."""
         self._constants.append(np.ascontiguousarray(value) if np.ndim(value) else np.asarray(value))
         number = len(self._constants) - 1
-        if beside:
+        if beside is not None:
             self._beside[number] = beside
         return f"constant_{number}"
 
@@ -89,8 +96,9 @@ class OnnxWriter:
         kind = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         tensor = self.onnx.TensorProto(dims=array.shape, data_type=kind, name=f"constant_{number}")
         if beside := self._beside.get(number):
-            for key, value in {"location": beside, "offset": "0", "length": str(array.nbytes)}.items():
-                tensor.external_data.add(key=key, value=value)
+            place = {"location": beside.file, "offset": beside.offset, "length": array.nbytes}
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=str(value))
             tensor.data_location = self.onnx.TensorProto.EXTERNAL
             described = _bytes(tensor)
             return _tag(_INITIALIZER, len(described)) + described

@@ -34,8 +34,8 @@ class EncoderSettings:
     request_prompt, document_prompt: what is put before a request or a document, such as "query: ".
     request_tokens, document_tokens: how many tokens of a text are read.
     dimensions: how many numbers of a vector are used, for models trained to be cut (Matryoshka).
-    file: which ONNX file of the folder is run, such as onnx/model.onnx; request.onnx runs an exported encoder's network
-        of requests for documents too.
+    file: which ONNX file of the folder is run, such as onnx/model.onnx.
+    request_file: which one is run on requests, where an exported encoder has two.
     """
 
     pooling: Pooling | None = None
@@ -45,6 +45,7 @@ class EncoderSettings:
     document_tokens: int | None = None
     dimensions: int | None = None
     file: str | None = None
+    request_file: str | None = None
 
     def __post_init__(self) -> None:
         """Raise BadModel for values out of range."""

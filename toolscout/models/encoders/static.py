@@ -65,8 +65,8 @@ class StaticEncoder(LocalEncoder):
         BadModel where a file is missing or malformed.
         """
         settings = settings or EncoderSettings()
-        if settings.pooling not in (None, "mean") or settings.file is not None:
-            raise BadModel(f"{folder} is a static encoder, which takes the mean: leave pooling and file out")
+        if settings.pooling not in (None, "mean") or settings.file or settings.request_file:
+            raise BadModel(f"{folder} is a static encoder, which takes the mean: leave pooling and files out")
         home = folder if (folder / WEIGHTS_FILE).is_file() else folder / STATIC_FOLDER
         if missing := [name for name in (WEIGHTS_FILE, TOKENIZER_FILE) if not (home / name).is_file()]:
             raise BadModel(f"{folder} is a static encoder and has no {', '.join(missing)}; get the folder again")

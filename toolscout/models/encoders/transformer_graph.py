@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from toolscout.core.arrays import Bytes, Floats
 from toolscout.models.encoders.dense_layers import NORM_EPSILON, Layer, NormLayer
 from toolscout.models.encoders.families import ACTIVATIONS, BUCKETS, EncoderShape
-from toolscout.models.encoders.onnx_writer import FUSED, OnnxWriter
+from toolscout.models.encoders.onnx_writer import FUSED, OnnxWriter, Place
 from toolscout.models.encoders.settings import Pooling
 
 Precision = Literal["int8", "fp32"]
@@ -78,11 +78,11 @@ class TransformerGraph:
         pooling: Pooling,
         layers: Sequence[Layer],
         precision: Precision,
-        table: str = "",
+        table: Place | None = None,
     ) -> None:
         """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed.
 
-        `table`: the file beside the graph that holds the table of words as signed bytes; "" for the graph itself.
+        `table`: where the table of words stands as signed bytes; None for the graph itself.
         """
         self._file, self._table = OnnxWriter(), table
         file = self._file
