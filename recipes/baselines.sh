@@ -21,6 +21,11 @@ toolscout evaluate $SETS --retriever dense --retriever hybrid --drop-seen --json
 toolscout evaluate $SETS --retriever bm25 --json results/baselines.jsonl
 # shellcheck disable=SC2086
 toolscout evaluate $SETS --retriever dense --option encoder=raw --json results/baselines.jsonl
+# The small network of the default model: for all texts, and for requests alone.
+for encoder in fast "default?request_file=request.onnx"; do
+  toolscout evaluate bundled:test toollens:test toolbench-g3:test simpletoolquestions:test ultratool:test toolbench:test \
+    --retriever dense --option "encoder=$encoder" --drop-seen --json results/baselines.jsonl
+done
 # The usual weights were learned on other sets (recipes/hybrid_weights.py); here words and vectors count the same.
 toolscout evaluate toolbench:test toolbench:test_G1_instruction toolbench:test_G1_tool toolbench:test_G1_category \
   toolbench:test_G2_instruction toolbench:test_G2_category toolbench:test_G3_instruction --retriever hybrid \
