@@ -46,7 +46,7 @@ def main() -> None:
     need = np.array([1.0 if answer.need is None else answer.need for answer in answers])
     asks = kinds != "no_tool"
     console, at = Console(), (FitOptions().threshold, NeedOptions().threshold)
-    bounds = (0.0, at[0], 0.2, 0.3, 0.5, 1.0)
+    bounds = (0.0, at[0], 0.3, 0.5, 1.0)
     console.print(reliability("A tool serves it, by catalogue fit", fit[asks], kinds[asks] == "use", bounds))
     console.print(reliability("It needs a tool, by tool need", need, asks, (0.0, at[1], 0.4, 0.6, 0.8, 1.0)))
 

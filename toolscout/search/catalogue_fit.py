@@ -36,8 +36,8 @@ class FitOptions:
     `words_alone`: as `share` where no vectors were searched. Words say little there, so only a request that shares no
     word with any tool is turned away.
     `threshold`: the highest at which each of the five sets keeps nine in ten of the requests that a tool serves. On the
-    bundled test requests it answers 94 % of those, and turns away .46 of those that nothing fits (recall); of the
-    requests turned away, were both kinds equally many, .88 are rightly so (precision). At 0.3: 67 %, .83 and .72.
+    bundled test requests it answers 91 % of those, and turns away .63 of those that nothing fits (recall); of the
+    requests turned away, were both kinds equally many, .87 are rightly so (precision). At 0.3: 67 %, .75 and .69.
     """
 
     bias: float = -2.5
