@@ -22,7 +22,7 @@ REQUESTS = (
         "refund charge ch_881, reply to the customer's ticket, and log the call in the CRM",
     ),
     ("a tool's exact name", "rerun_workflow on acme/web, run 8812"),
-    ("words in camelCase", "listPullRequests of acme/web on GitHub"),
+    ("words in camelCase", "pullRequests of acme/web on GitHub"),
     ("misspelt words", "convret 200 dolars to euors"),
     ("nothing fits", "water the tomatoes on my balcony"),
 )
