@@ -4,8 +4,8 @@ python -m studies.languages [--variant now] [--out FILE] [--cache FILE]
 
 Two questions. Is a request in another language found among English tools, and never taken for one that needs no tool?
 That asks tldr-languages of words and of what comes out of the box, and tldr of words: the encoder has seen all English
-requests of tldr, and what it finds of those held out stands in results/default_encoder.jsonl. And do words find a tool that
-is described in the request's own language? That asks words of tldr-parallel: of the goals that a program has in a
+requests of tldr, and what it finds of those held out stands in results/default_encoder.jsonl. And do words find a tool
+that is described in the request's own language? That asks words of tldr-parallel: of the goals that a program has in a
 language, the first half describe it and the others ask for it.
 
 Needs $TOOLSCOUT_DATA. `--variant` names the code that is measured, where that is not this. Rows of this variant that

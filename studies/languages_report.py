@@ -12,12 +12,13 @@ from toolscout.evaluation.report.tables import table
 _HEAD = """
 ## Other languages
 
-All of these requests need a tool. *Before*: code that knew words between spaces alone. Percentages of requests; R is R@5.
+All of these requests need a tool. *Before*: code that knew words between spaces alone. Percentages of requests; R is
+R@5.
 """
 _ENGLISH = """
 **Tools in English**, requests in twelve languages (tldr-languages), and in English (tldr, dev), which the encoder has
-seen. Words find what a request names in Latin letters; the encoder learned some of other languages. *No tool needed* and
-*nothing fits* are verdicts of `hybrid`.
+seen. Words find what a request names in Latin letters; the encoder learned some of other languages. *No tool needed*
+and *nothing fits* are verdicts of `hybrid`.
 """
 _OWN = """
 **Tools and requests in the same language** (tldr-parallel: half of a program's goals describe it, the others ask for
