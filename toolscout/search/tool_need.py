@@ -1,5 +1,4 @@
-"""Tool need: does a request need a tool at all? From 0 to 1, by its vector and words, whatever the catalogue
-holds.
+"""Tool need: does a request need a tool at all? From 0 to 1, by its vector and words, whatever tools there are.
 
 The head's outputs are fitted to dev texts, but other people's requests are not those: it is no probability there
 (docs/verdicts.md). The verdict model (verdict.py) takes it as one of its features; it is compared with a threshold of
