@@ -240,7 +240,7 @@ def test_bench_writes_rows_and_shows_them(tmp_path: Path, monkeypatch: pytest.Mo
     assert done.exit_code == 0
     assert plans == [speed.BenchPlan((464, 46587), 2, tmp_path, embed_timing=False)]
     assert json.loads((tmp_path / "bench.jsonl").read_text()) == row
-    assert "≤ 11 met" in done.stdout
+    assert "≤ 8 met" in done.stdout
     assert "≤ 4 missed" in done.stdout
 
 

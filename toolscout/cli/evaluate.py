@@ -317,6 +317,7 @@ def bench(
             help="Embed everything afresh and time it, or take the vectors that the cache has.",
         ),
     ] = True,
+    encoder: EncoderOption = None,
     json: Annotated[Path | None, typer.Option(metavar="OUT", help="Append the rows to this .jsonl file.")] = None,
 ) -> None:
     """Measure index time, query time, memory and file sizes at several catalogue sizes."""
@@ -327,6 +328,7 @@ def bench(
 
     if json is not None:
         row.check_writable(json)
-    plan = speed.BenchPlan(speed.parse_sizes(sizes), repeats, work or speed.default_work(), embed_timing)
+    folder = work or speed.default_work()
+    plan = speed.BenchPlan(speed.parse_sizes(sizes), repeats, folder, embed_timing, encoder=encoder or "")
     with output.progress() as report:
         print_measurements(speed.bench(plan, output.note, report), json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +14,10 @@ from toolscout.cli.common import plural
 from toolscout.errors import BadRequest
 
 if TYPE_CHECKING:
+    from toolscout.papers.jobs import Job
     from toolscout.papers.paper import Experiment, Line, Paper, Table
     from toolscout.papers.reproduction import Setup, State
+    from toolscout.retrievers.base import FitProgress
 
 _FORMS = {"published": "ours, as published", "served": "ours, as served"}
 _NONE = "–"
@@ -85,6 +86,7 @@ def reproduce(
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Where models are trained; they stay there.")
     ] = Path("models"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs that are made side by side.")] = 1,
     stop_after: Annotated[
         float, typer.Option(metavar="SECONDS", help="Begin no other run after this long.", show_default="never")
     ] = float("inf"),
@@ -114,15 +116,16 @@ def reproduce(
         return
     (one,) = papers
     if run:
-        _run(one, every, seeds, setup, time.monotonic() + stop_after)
+        _run(one, every, seeds, setup, jobs, stop_after)
         setup = setup.reread()
     _show(one, every, setup, json)
 
 
-def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, deadline: float) -> None:
-    """Run what is missing, the quickest first, until the deadline; a failed experiment does not stop the others."""
+def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side_by_side: int, stop_after: float) -> None:
+    """Run what is missing, the quickest first, until time is up; a failed experiment does not stop the others."""
     from toolscout.evaluation import row
     from toolscout.papers import reproduction
+    from toolscout.papers.jobs import run_jobs
 
     todo: list[tuple[Table, Experiment, int | None]] = []
     for table in tables:
@@ -136,19 +139,39 @@ def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, deadli
     output.note(f"{plural(len(todo), 'run')} to make{length}", label=paper.key)
     if todo:
         row.check_writable(setup.rows / reproduction.FILE)
-    for number, (table, experiment, seed) in enumerate(todo, 1):
-        if time.monotonic() >= deadline:
-            output.note(f"{len(todo) - number + 1} are left; give the same command again", label="stopped")
-            return
-        named = experiment.name + ("" if seed is None else f"-s{seed}")
+    made, failed = 0, False
+    with output.progress() as report:
+        planned = _jobs(paper, todo, setup.reread(), report if side_by_side == 1 else None)
+        for done in run_jobs(planned, side_by_side, stop_after):
+            made += 1
+            failed |= bool(done.error)
+            shown = (f"{done.name}: {done.error}", "failed") if done.error else (done.name, f"{made} of {len(todo)}")
+            output.note(shown[0], label=shown[1])
+    if made < len(todo):
+        why = " (what needs a model whose training failed was not run)" if failed else ""
+        output.note(f"{len(todo) - made} are left{why}; give the same command again", label="stopped")
+
+
+def _jobs(
+    paper: Paper, todo: Sequence[tuple[Table, Experiment, int | None]], setup: Setup, report: FitProgress | None
+) -> list[Job]:
+    """Return a job for each run. Of several that use one trained model, the first trains it and the others wait."""
+    from toolscout.papers import reproduction
+    from toolscout.papers.jobs import Job
+
+    found: list[Job] = []
+    trains: dict[tuple[str, int | None], str] = {}
+    for table, experiment, seed in todo:
+        name = f"{experiment.name}{'' if seed is None else f'-s{seed}'}"
+        name = f"{name}, {table.title}" if any(job.name == name for job in found) else name
         words = ["toolscout", "reproduce", paper.key, "--table", table.id]
         command = shlex.join([*words, *([] if seed is None else ["--seeds", str(seed + 1)])])
-        try:
-            with output.progress() as report:
-                reproduction.run(experiment, seed, table.splits(), setup, command, report)
-            output.note(named, label=f"{number} of {len(todo)}")
-        except Exception as error:  # an error in one experiment must not stop the others
-            output.note(f"{named}: {type(error).__name__}: {error}", label="failed")
+        used = [(one.name, seed) for one in experiment.chain() if one.train]
+        after = dict.fromkeys(trains.setdefault(one, name) for one in used)
+        arguments = (experiment, seed, tuple(table.splits()), setup, command, report)
+        waits = tuple(other for other in after if other != name)
+        found.append(Job(name, reproduction.run, arguments, waits))
+    return found
 
 
 def _about(hours: float) -> str:

@@ -149,6 +149,7 @@ def bench_serve(
     ] = "",
     storm: Annotated[float, typer.Option(min=0, help="At last so many requests a second, far beyond capacity.")] = 0,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
     json: Annotated[Path | None, typer.Option(metavar="OUT", help="Append the rows to this .jsonl file.")] = None,
     store: StoreOption = None,
 ) -> None:
@@ -164,7 +165,9 @@ def bench_serve(
     except ValueError:
         raise typer.BadParameter("give numbers with commas between them", param_hint="--curve") from None
     path, method = existing_path(ctx, store), retriever or DEFAULT_RETRIEVER
-    plan = serving_load.ServingPlan(path, method, data, rate, seconds, writes, rates, storm=storm)
+    plan = serving_load.ServingPlan(
+        path, method, data, rate, seconds, writes, rates, storm=storm, encoder=encoder or ""
+    )
     with output.progress() as report:
         print_measurements(serving_load.measure(plan, report), json)
 

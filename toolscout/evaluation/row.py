@@ -132,10 +132,13 @@ def check_writable(path: Path) -> None:
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Append a row to a file; raises ToolscoutError where it cannot be written."""
+    """Append a row to a file; raises ToolscoutError where it cannot be written.
+
+    It is written at once, whole: other processes may append to the file too.
+    """
     check_writable(path)
-    with path.open("a", encoding="utf-8", newline="\n") as stream:
-        stream.write(json.dumps(record) + "\n")
+    with path.open("ab", buffering=0) as stream:
+        stream.write(f"{json.dumps(record)}\n".encode())
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

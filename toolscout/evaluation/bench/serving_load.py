@@ -40,7 +40,7 @@ class ServingPlan:
     """What to measure on the catalogue in `store`: `rate` requests of dataset `data` and `writes` changes a second.
 
     `curve`: further rates, each for `step_s` seconds with each of two datasets. `storm`: a rate that overloads the
-    server.
+    server. `encoder`: the encoder that the server is told to use; "" is the one in use.
     """
 
     store: Path
@@ -52,13 +52,15 @@ class ServingPlan:
     curve: tuple[float, ...] = ()
     step_s: float = 15.0
     storm: float = 0.0
+    encoder: str = ""
 
     def command(self) -> str:
         """Return the command that repeats the measurement."""
         words = ["toolscout", "--store", self.store.name, "bench", "serve", "--rate", f"{self.rate:g}"]
         words += ["--seconds", f"{self.seconds:g}", "--writes", f"{self.writes:g}", "--data", self.data]
         words += ["--curve", ",".join(f"{rate:g}" for rate in self.curve)] if self.curve else []
-        return shlex.join(words + (["--storm", f"{self.storm:g}"] if self.storm else []))
+        words += ["--storm", f"{self.storm:g}"] if self.storm else []
+        return shlex.join(words + (["--encoder", self.encoder] if self.encoder else []))
 
 
 @dataclass(slots=True)
@@ -105,7 +107,8 @@ def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[Row
             values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
             rounded = {key: float(f"{value:.5g}") for key, value in values.items()}
             how = {"bench": kind, "tools": tools, "catalogue": plan.store.stem, "requests": data}
-            yield {**how, "retriever": plan.retriever, "values": rounded, "repeats": 1, "how": "over HTTP", **about}
+            used = {"retriever": plan.retriever, "encoder": plan.encoder}
+            yield {**how, **used, "values": rounded, "repeats": 1, "how": "over HTTP", **about}
 
 
 def _steps(plan: ServingPlan) -> Iterator[tuple[str, str, float, float, float]]:
@@ -123,7 +126,7 @@ def _server(plan: ServingPlan, token: str) -> Iterator[int]:
     """Run a server in a process of its own and yield its port; `token` allows changes to its catalogue."""
     command = [sys.executable, "-m", "toolscout", "--store", str(plan.store), "serve", "--port", "0", "--rate", "0"]
     process = subprocess.Popen(
-        [*command, "--retriever", plan.retriever],
+        [*command, "--retriever", plan.retriever, *(["--encoder", plan.encoder] if plan.encoder else [])],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "TOOLSCOUT_TOKEN": token},

@@ -179,7 +179,8 @@ def _cost(rows: Sequence[RowDict]) -> Figure:
     for title, curves in _BENCH.items():
         series = []
         for label, (bench, requests, name) in curves.items():
-            chosen = [row for row in rows if (row["bench"], row["requests"]) == (bench, requests)]
+            ours = [row for row in rows if not row.get("encoder")]
+            chosen = [row for row in ours if (row["bench"], row["requests"]) == (bench, requests)]
             points = sorted((row["tools"], row["values"][name]) for row in chosen if row["values"].get(name))
             if points:
                 sizes, values = zip(*points, strict=True)

@@ -131,7 +131,7 @@ def read_folder(folder: Path) -> tuple[list[ResultLine], list[RowDict]]:
             (bench if is_bench else quality).append(row | {FILE: path})
     if not quality and not bench:
         raise BadDataset(f"{folder} has no rows in any .jsonl file; {_REMEDY.format(folder=folder)}")
-    return merge_seeds(quality), newest(bench, "bench", "tools", "requests")
+    return merge_seeds(quality), newest(bench, "bench", "tools", "requests", "encoder")
 
 
 _REMEDY = "write some with: toolscout evaluate DATA --json {folder}/rows.jsonl, or name the folder that has them"
@@ -144,7 +144,7 @@ def is_method(line: ResultLine) -> bool:
 
 def newest(rows: Iterable[RowDict], *keys: str) -> list[RowDict]:
     """Return the newest row of each combination of keys, in the order in which the combinations first occur."""
-    return list({tuple(str(row[key]) for key in keys): row for row in rows}.values())
+    return list({tuple(str(row.get(key, "")) for key in keys): row for row in rows}.values())
 
 
 def merge_seeds(rows: Iterable[RowDict]) -> list[ResultLine]:

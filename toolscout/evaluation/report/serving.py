@@ -50,8 +50,9 @@ def section(rows: Sequence[RowDict], pictures: Mapping[str, str]) -> Iterator[st
         return
     yield _HEAD
     yield from filter(None, [pictures.get(SERVING)])
-    newest = {(row["bench"], row["requests"], row["tools"], row["retriever"]): row for row in rows}
-    columns = ["what", "requests", "tools", "a second", "writes", "for, s", *_COLUMNS, "commit"]
+    used = ("bench", "requests", "tools", "retriever", "encoder")
+    newest = {tuple(row.get(key, "") for key in used): row for row in rows}
+    columns = ["what", "encoder", "requests", "tools", "a second", "writes", "for, s", *_COLUMNS, "commit"]
     yield table(columns, map(_cells, newest.values()))
 
 
@@ -59,6 +60,7 @@ def _cells(row: RowDict) -> dict[str, str]:
     values, aims = row["values"], target_of(row)
     cells = {
         "what": str(row["bench"]).split(" ")[0],
+        "encoder": str(row.get("encoder") or "default"),
         "requests": str(row["requests"]),
         "tools": f"{row['tools']:,}",
         "a second": f"{values['rate']:g}",
@@ -74,17 +76,19 @@ def _cells(row: RowDict) -> dict[str, str]:
 
 
 def serving_figures(rows: Sequence[RowDict]) -> dict[str, Figure]:
-    """Return the plot of latency against request rate, one panel for each set of requests; {} without such rows."""
+    """Return the plot of latency against request rate, a panel for each request set and encoder; {} for no rows."""
     panels = []
     curves = [row for row in rows if str(row["bench"]).startswith(_CURVE)]
     for data in dict.fromkeys(str(row["requests"]) for row in curves):
-        points = {row["values"]["rate"]: row["values"] for row in curves if row["requests"] == data}
-        rates = tuple(sorted(points))
-        series = [
-            Series(name, rates, tuple(points[rate][key] for rate in rates), dashed=dashed)
-            for name, key, dashed in (("p50", "p50_ms", True), ("p95", "p95_ms", False))
-        ]
-        panels.append(Panel(f"{data} requests", tuple(series)))
+        asked = [row for row in curves if row["requests"] == data]
+        for encoder in dict.fromkeys(row.get("encoder", "") for row in asked):
+            points = {row["values"]["rate"]: row["values"] for row in asked if row.get("encoder", "") == encoder}
+            rates = tuple(sorted(points))
+            series = [
+                Series(name, rates, tuple(points[rate][key] for rate in rates), dashed=dashed)
+                for name, key, dashed in (("p50", "p50_ms", True), ("p95", "p95_ms", False))
+            ]
+            panels.append(Panel(f"{data} requests" + (f", {encoder}" if encoder else ""), tuple(series)))
     if not panels:
         return {}
     about = ("requests a second", "ms")

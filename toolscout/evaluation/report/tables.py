@@ -147,7 +147,7 @@ def _fit(lines: Sequence[ResultLine]) -> Iterator[str]:
 
 
 def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
-    """Yield the section of `bench` rows: a line for each value, a column for each size; `picture` is its plot."""
+    """Yield the section of `bench` rows: a line for each value, a column for each size and encoder, and the plot."""
     yield _BENCH_HEAD
     if picture:
         yield picture
@@ -158,9 +158,9 @@ def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
             aim = targets.get(key)
             mark = "" if aim is None else verdict(aim, aim.met(value))
             line = lines.setdefault((name, key), {"measurement": name, "value": key})
-            line[_size(row["tools"])] = f"{value:,.5g}{mark}"
-    sizes = [_size(tools) for tools in sorted({row["tools"] for row in rows})]
-    yield table(["measurement", "value", *sizes], lines.values())
+            line[_column(row)] = f"{value:,.5g}{mark}"
+    columns = dict.fromkeys(_column(row) for row in sorted(rows, key=lambda row: row["tools"]))
+    yield table(["measurement", "value", *columns], lines.values())
     about = ((row["tools"], row.get("how"), row["bench"], row["repeats"], row["commit"], machine(row)) for row in rows)
     runs: dict[tuple[Any, ...], list[str]] = {}
     for tools, how, name, *run in about:
@@ -170,5 +170,5 @@ def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
         yield f"- {tools:,} tools ({', '.join(names)}): {how}; {repeats} repeats; commit {commit}; {hardware}."
 
 
-def _size(tools: int) -> str:
-    return f"{tools:,} tools"
+def _column(row: RowDict) -> str:
+    return f"{row['tools']:,} tools" + (f", {row['encoder']}" if row.get("encoder") else "")
