@@ -10,8 +10,9 @@ import pytest
 
 from tests.cli.cli_samples import Run
 from tests.training.learnable import learnable
+from toolscout.cli import reproduce
 from toolscout.papers import published_numbers, registry, reproduction
-from toolscout.papers.paper import Column, Experiment, Line, Paper, Table, Unavailable, Weights
+from toolscout.papers.paper import Column, Experiment, GenerationExperiment, Line, Paper, Table, Unavailable, Weights
 
 COLUMNS = (Column("R@3", "recall@3"), Column("C@3", "comp@3"))
 TABLE = Table(
@@ -111,6 +112,36 @@ def test_a_failed_run_leaves_the_others(run: Run, paper: Paper, data: Path, monk
     assert done.exit_code == 0, done.output
     assert "failed: fuzzy-false: ValueError: no luck" in done.stderr
     assert "words alone R@3 – not run" in words(done.stdout)
+
+
+def test_runs_are_made_side_by_side(run: Run, paper: Paper, data: Path, tmp_path: Path) -> None:
+    done = run("reproduce", "colt", "--table", "3, made up", "--data", data, "--jobs", "2")
+    assert done.exit_code == 0, done.output
+    assert {"1 of 2: default", "2 of 2: fuzzy-false"} == set(done.stderr.splitlines()) - {"colt: 2 runs to make"} or {
+        "1 of 2: fuzzy-false",
+        "2 of 2: default",
+    } <= set(done.stderr.splitlines()), done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "results" / "reproduce.jsonl").read_text().splitlines()]
+    assert {row["variant"] for row in rows} == {"default", "fuzzy-false"}
+
+
+def test_a_model_that_several_runs_use_is_trained_once(data: Path, tmp_path: Path) -> None:
+    model = Experiment("model", "dense", "learnable")
+    other = Experiment("other", "dense", "learnable")
+    of_it = [
+        GenerationExperiment(f"{decoding}", "toolgen", "learnable", model=model) for decoding in ("constrained", "free")
+    ]
+    table = replace(TABLE, lines=())
+    todo = [(table, one, 0) for one in (of_it[0], other, of_it[1], model)] + [(table, of_it[0], 1)]
+    setup = reproduction.Setup(data, tmp_path, tmp_path)
+    made = reproduce._jobs(registry.PAPERS["colt"], todo, setup, None)
+    assert [(job.name, job.after) for job in made] == [
+        ("constrained-s0", ()),
+        ("other-s0", ()),
+        ("free-s0", ("constrained-s0",)),
+        ("model-s0", ("constrained-s0",)),
+        ("constrained-s1", ()),
+    ]
 
 
 def test_the_list_says_what_there_is_and_what_to_pass(run: Run, paper: Paper, data: Path) -> None:

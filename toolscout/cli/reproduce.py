@@ -31,7 +31,13 @@ def reproduce(
         ),
     ] = "",
     table: Annotated[
-        str, typer.Option("--table", metavar="T", help="Only this table, as --list names it.", show_default="all")
+        str,
+        typer.Option(
+            "--table",
+            metavar="T",
+            help="Only this table, as --list names it, with its part or all parts.",
+            show_default="all",
+        ),
     ] = "",
     data: Annotated[
         Path | None,

@@ -23,8 +23,11 @@ def find_paper(name: str) -> Paper:
 
 
 def find_tables(paper: Paper, id: str = "") -> list[Table]:
-    """Return the tables of a paper with this id, all parts of it; all tables for "". Raises BadRequest for none."""
-    found = [table for table in paper.tables if id in ("", table.id)]
+    """Return the tables of a paper with this id, all parts of it, or the part that is named too; all tables for "".
+
+    Raises BadRequest for none.
+    """
+    found = [table for table in paper.tables if id in ("", table.id, table.title)]
     if not found:
         known = ", ".join(dict.fromkeys(table.id for table in paper.tables))
         raise BadRequest(f"{paper.key} has no table {id!r:.80}; name one of {known}")
