@@ -35,7 +35,7 @@ def reproduce(
         typer.Option(
             "--table",
             metavar="T",
-            help="Only this table, as --list names it, with its part or all parts.",
+            help="Only this table, as --list names it, or a part of it.",
             show_default="all",
         ),
     ] = "",
