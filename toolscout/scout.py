@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, ParamSpec, Self, TypedDict, TypeVar
 
+import numpy as np
+
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core import vendor_formats
@@ -30,7 +32,7 @@ from toolscout.search import encoder_fit, index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
-from toolscout.search.encoder_choice import EncoderChoice, choose, previous
+from toolscout.search.encoder_choice import EncoderChoice, choose, previous, same_documents
 from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, counted, reported
@@ -54,6 +56,9 @@ _SEARCHING, _CHANGING = 4, 2
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 Expansions = str | Path | Mapping[str, Expansion]
 """A file of expansions, or expansions by tool id."""
+# Vectors of another encoder that are copied at a time.
+_COPIED = 4096
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -340,6 +345,8 @@ class Scout:
             if encoder is None:
                 self._index.save_snapshot()
                 return 0
+            if switch:
+                self._copy_vectors(switch.encoder)
             missing = self.store.missing_vectors(encoder.fingerprint, since=0 if switch else since)
             if progress and missing:
                 progress("embedding", 0, len(missing))
@@ -363,6 +370,15 @@ class Scout:
         self._index.baseline.prepare()
         self._prepare(progress)
         return done
+
+    def _copy_vectors(self, encoder: TextEncoder) -> None:
+        """Take the vectors of another encoder that differs from this one for requests alone, where there is one."""
+        for other in same_documents(self.store, encoder):
+            digests = [digest for digest, _ in self.store.missing_vectors(encoder.fingerprint)]
+            for start in range(0, len(digests), _COPIED):
+                found = self.store.vectors(other, digests[start : start + _COPIED])
+                if found:
+                    self.store.put_vectors(encoder.fingerprint, list(found), np.stack(list(found.values())))
 
     def _fit_verdicts(self, encoder: TextEncoder, progress: Progress | None) -> None:
         """Fit the need head and catalogue fit of an encoder that a user named, if that is quick and was not done."""

@@ -29,11 +29,21 @@ def test_the_newest_row_of_each_kind_stands_beside_its_aim(tmp_path: Path) -> No
     text = made.texts[page.PAGE].partition("## A server under load")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) == 4
-    assert lines[2].startswith("| serve | toollens | 46,587 | 80 | 10 | 600 | 35 | 70 (≤ 60: **missed**) |")
+    assert lines[2].startswith("| serve | default | toollens | 46,587 | 80 | 10 | 600 | 35 | 70 (≤ 60: **missed**) |")
     assert "| 48,000 |" in lines[2]
-    assert lines[3].startswith("| storm | toollens | 46,587 | 1000 |")
+    assert lines[3].startswith("| storm | default | toollens | 46,587 | 1000 |")
     assert "Cost against catalogue size" not in made.texts[page.PAGE]
     assert "serving.svg" not in text
+
+
+def test_encoders_stand_apart(tmp_path: Path) -> None:
+    rows = [loaded("saturation 20/s", 20, p95) | {"encoder": name} for name, p95 in (("", 30.0), ("fast", 20.0))]
+    made = page.make(write_rows(tmp_path, scored(), *rows))
+    text = made.texts[page.PAGE]
+    assert "| saturation | default | toollens |" in text
+    assert "| saturation | fast | toollens |" in text
+    (figure,) = [one for one in made.figures if one.file == "serving.svg"]
+    assert [panel.title for panel in figure.panels] == ["toollens requests", "toollens requests, fast"]
 
 
 def test_paces_make_a_plot(tmp_path: Path) -> None:

@@ -271,8 +271,8 @@ def row(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, "≤ 11 met"),
-        ({"values": {"p50_ms": 11.5}}, "≤ 11 missed"),
+        ({"values": {"p50_ms": 7.5}}, "≤ 8 met"),
+        ({}, "≤ 8 missed"),
         ({"tools": 464}, ""),
         ({"bench": "recall", "tools": 1_000_000, "values": {"recall@10": 0.97}}, "≥ 0.98 missed"),
         ({"bench": "caller", "requests": "", "values": {"ids_p50_ms": 3.0, "all_p50_ms": 4.0}}, "≤ 4 met"),
@@ -280,6 +280,10 @@ def row(**changes: Any) -> dict[str, Any]:
 )
 def test_values_are_shown_with_their_targets(changes: dict[str, Any], expected: str) -> None:
     assert speed.lines(row(**changes))[0].target == expected
+
+
+def plan(work: Path, encoder: str = "") -> speed.BenchPlan:
+    return speed.BenchPlan((100,), 1, work, encoder=encoder)
 
 
 def subject(source: Path) -> speed.BenchCatalogue:
@@ -291,7 +295,7 @@ def test_a_child_that_fails_says_why(tmp_path: Path, source: Path, monkeypatch: 
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     task = BenchTask("index", str(tmp_path / "store.db"), str(source), requests={"mine": REQUESTS})
     with pytest.raises(ToolscoutError, match=r"measuring 100 tools failed: .*MissingEncoder.*no-encoder"):
-        speed._run_child(task, subject(source), None)
+        speed._run_child(task, plan(tmp_path), subject(source), None)
 
 
 def test_a_child_measures_in_a_process_of_its_own(
@@ -303,10 +307,15 @@ def test_a_child_measures_in_a_process_of_its_own(
     def report(stage: str, done: int, total: int) -> None:
         seen.add(stage)
 
-    index = speed._run_child(
-        BenchTask("index", str(tmp_path / "s.db"), str(source), requests=requests), subject(source), report
-    )
-    serve = speed._run_child(BenchTask("serve", str(tmp_path / "s.db"), requests=requests), subject(source), report)
+    def run(task: BenchTask, encoder: str = "") -> dict[str, dict[str, float]]:
+        return speed._run_child(task, plan(tmp_path, encoder), subject(source), report)
+
+    index = run(BenchTask("index", str(tmp_path / "s.db"), str(source), requests=requests))
+    serve = run(BenchTask("serve", str(tmp_path / "s.db"), requests=requests))
     assert index["index"]["again_embedded"] == 0
     assert serve["query mine"]["encoder_ms"] > 0
     assert "100 tools: asking" in seen
+    with pytest.raises(ToolscoutError, match=r"MissingEncoder.*no-encoder"):
+        run(BenchTask("serve", str(tmp_path / "s.db"), requests=requests), str(tmp_path / "no-encoder"))
+    named = speed.BenchPlan((464,), 2, tmp_path, encoder="fast").command()
+    assert named == "toolscout bench --sizes 464 --repeats 2 --encoder fast"

@@ -21,8 +21,10 @@ from tests.toys import HashedWords, catalogue
 from toolscout import Scout, Tool
 from toolscout.core.answer import Similarity
 from toolscout.errors import BadModel, EncoderUnavailable, MissingEncoder
+from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.encoders.settings import VARIABLE
 from toolscout.retrievers.dense import Dense, DenseOptions
+from toolscout.search import encoder_fit
 from toolscout.search.encoder_choice import full_name
 
 # Words of one meaning in two languages.
@@ -150,6 +152,33 @@ def test_the_encoder_before_answers_until_all_tools_are_embedded_with_another(tm
         answer = scout.search("paint the garden")
         assert answer.notes == ()
         assert {hit.tool_id for hit in answer.considered} & {hit.tool_id for hit in expected}
+
+
+def test_another_network_for_requests_needs_no_other_vectors_of_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Scout.open(tmp_path / "tools.db") as scout:
+        scout.add(TOOLS)
+        used = fingerprint(scout)
+    embedded, encode = set[str](), Encoder.encode_documents
+
+    def embeds(encoder: Encoder, texts: Sequence[str]) -> Iterator[Any]:
+        embedded.update(texts)
+        return encode(encoder, texts)
+
+    monkeypatch.setattr(Encoder, "encode_documents", embeds)
+    monkeypatch.setattr(encoder_fit, "is_fitted", lambda _: True)
+    with Scout.open(tmp_path / "tools.db", encoder="default?request_file=request.onnx") as scout:
+        assert scout.switching
+        assert scout.embed() == 0
+        assert not scout.switching
+        assert fingerprint(scout) != used
+        assert scout.words_only() == 0
+        assert by_meaning(scout, "will it rain tomorrow?")[0] == "weather/get_forecast"
+    with Scout.open(tmp_path / "tools.db", encoder="default") as scout:
+        assert scout.embed() == 0
+        assert fingerprint(scout) == used
+    assert not embedded
 
 
 def test_an_interrupted_change_of_encoders_loses_nothing(tmp_path: Path) -> None:

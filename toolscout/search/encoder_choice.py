@@ -91,6 +91,13 @@ def previous(store: Store, fingerprint: str) -> TextEncoder | None:
     return None
 
 
+def same_documents(store: Store, encoder: TextEncoder) -> list[str]:
+    """The fingerprints of the store's other encoders that give documents the same vectors as this one."""
+    others = [one for one in store.encoders() if one.fingerprint != encoder.fingerprint]
+    found = [one.fingerprint for one in others if open_used(one).document_fingerprint == encoder.document_fingerprint]
+    return found if encoder.document_fingerprint == encoder.fingerprint else [encoder.document_fingerprint, *found]
+
+
 def full_name(named: EncoderName) -> str | None:
     """The name that opens an encoder from any folder; None for an object, "" for the default one."""
     if isinstance(named, TextEncoder) or named is None:

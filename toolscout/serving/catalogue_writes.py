@@ -78,7 +78,9 @@ class Writes:
             time.sleep(max(0.0, self._followed_at + PACE_S - time.monotonic()))
             reached, waiting = self._scout.store.version(), self._scout.words_only()
             self._scout.refresh()
-            if self._scout.words_only() - waiting <= FEW and not waiting:
+            if self._scout.switching:  # embedding waits until the change of encoders is complete
+                self._wanted.set()
+            elif self._scout.words_only() - waiting <= FEW and not waiting:
                 self._scout.embed(since=self._followed)
             elif self._scout.words_only():
                 self._wanted.set()

@@ -28,6 +28,11 @@ class TextEncoder(ABC):
     folder: Path | None = None
     remote: bool = False
 
+    @property
+    def document_fingerprint(self) -> str:
+        """Identifies what makes the vectors of documents; encoders that differ for requests alone have the same."""
+        return self.fingerprint
+
     @abstractmethod
     def encode_request(self, text: str) -> Floats:
         """The unit vector of one request."""

@@ -117,6 +117,8 @@ class Encoder(LocalEncoder):
         self.folder: Path = folder
         self.name: str = card["name"]
         self.fingerprint: str = card["fingerprint"]
+        of_documents = {key: value for key, value in card.items() if key != "request_file"}
+        self._document_fingerprint = fingerprint_of(of_documents)
         self.dimension: int = card["dimension"]
         self.parameters: int = card["parameters"]
         self.request_tokens: int = card["request_tokens"]
@@ -153,6 +155,11 @@ class Encoder(LocalEncoder):
             card = _with_settings(folder, card, given)
         digests = {name: card["sha256"][name] for name in (MODEL_FILE, *_small_network(card), TOKENIZER_FILE)}
         return cls(folder, card, LoadedModel.of(folder, digests), threads or available_cores())
+
+    @property
+    def document_fingerprint(self) -> str:
+        """The fingerprint of the same encoder with one network for requests and documents."""
+        return self._document_fingerprint
 
     def details(self) -> dict[str, Any]:
         """What the encoder is, beyond its length and fingerprint."""

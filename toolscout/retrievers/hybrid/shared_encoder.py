@@ -30,6 +30,11 @@ class SharedEncoder(TextEncoder):
         self._lock = threading.Lock()
 
     @property
+    def document_fingerprint(self) -> str:
+        """What makes the vectors of documents."""
+        return self._encoder.document_fingerprint
+
+    @property
     def dimension(self) -> int:
         """The length of a vector."""
         return self._encoder.dimension
