@@ -43,7 +43,8 @@ def test_encoders_stand_apart(tmp_path: Path) -> None:
     assert "| saturation | default | toollens |" in text
     assert "| saturation | fast | toollens |" in text
     (figure,) = [one for one in made.figures if one.file == "serving.svg"]
-    assert [panel.title for panel in figure.panels] == ["toollens requests", "toollens requests, fast"]
+    (panel,) = figure.panels
+    assert [one.label for one in panel.series] == ["p50", "p95", "p50, fast", "p95, fast"]
 
 
 def test_paces_make_a_plot(tmp_path: Path) -> None:

@@ -121,13 +121,16 @@ def _unseen(lines: Sequence[ResultLine]) -> Figure:
     panels = []
     for dataset, splits in by_dataset(lines).items():
         found = {(split, _method(line)): line for (_, split, _), chosen in splits.items() for line in chosen}
-        if {split for split, _ in found}.isdisjoint(_SPLIT_LABELS.keys() - {"test"}):
+        # What has no row of unseen tools or scenes has nothing to be compared with.
+        methods = {method for split, method in found if split in _SPLIT_LABELS.keys() - {"test"}}
+        if not methods:
             continue
         bars = [(split, "recall@5", name) for split, name in _SPLIT_LABELS.items()]
         bars.append(("unseen_tool.test", "new_recall@5", "unseen tools, those alone"))
         series = []
         for split, measure, label in bars:
-            values = {method: line.values(measure) for (name, method), line in found.items() if name == split}
+            own = {method: line for (name, method), line in found.items() if name == split and method in methods}
+            values = {method: line.values(measure) for method, line in own.items()}
             shown = {method: numbers for method, numbers in values.items() if numbers}
             if shown:
                 heights, errors = zip(*((mean_percent(one), deviation(one)) for one in shown.values()), strict=True)

@@ -76,19 +76,25 @@ def _cells(row: RowDict) -> dict[str, str]:
 
 
 def serving_figures(rows: Sequence[RowDict]) -> dict[str, Figure]:
-    """Return the plot of latency against request rate, a panel for each request set and encoder; {} for no rows."""
+    """Return the plot of latency against request rate, one panel for each set of requests; {} without such rows."""
     panels = []
     curves = [row for row in rows if str(row["bench"]).startswith(_CURVE)]
     for data in dict.fromkeys(str(row["requests"]) for row in curves):
         asked = [row for row in curves if row["requests"] == data]
-        for encoder in dict.fromkeys(row.get("encoder", "") for row in asked):
+        series = []
+        for encoder in dict.fromkeys(str(row.get("encoder", "")) for row in asked):
             points = {row["values"]["rate"]: row["values"] for row in asked if row.get("encoder", "") == encoder}
             rates = tuple(sorted(points))
-            series = [
-                Series(name, rates, tuple(points[rate][key] for rate in rates), dashed=dashed)
+            series += [
+                Series(
+                    f"{name}, {encoder}" if encoder else name,
+                    rates,
+                    tuple(points[rate][key] for rate in rates),
+                    dashed=dashed,
+                )
                 for name, key, dashed in (("p50", "p50_ms", True), ("p95", "p95_ms", False))
             ]
-            panels.append(Panel(f"{data} requests" + (f", {encoder}" if encoder else ""), tuple(series)))
+        panels.append(Panel(f"{data} requests", tuple(series)))
     if not panels:
         return {}
     about = ("requests a second", "ms")
