@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +88,33 @@ def test_rows_begin_near_the_names_of_their_tools() -> None:
     assert off["codebooks"] < off["random"]
     with pytest.raises(BadModel, match="codebooks or random"):
         ToolweaverOptions(start="nonsense")  # type: ignore[arg-type]
+
+
+def test_codes_that_were_learned_are_not_learned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toolscout.training import code_learning
+
+    encoder, tools = HashedWords(), DATA.tools[:20]
+    vectors = {tool.id: encoder.encode_request(tool.document()) for tool in tools}
+    uses = [[tools[0].id, tools[1].id]]
+    first = made("toolweaver", code_steps=2)
+    wanted = first.plan(vectors, uses, tmp_path / "kept")
+    learned: list[int] = []
+    learner = code_learning._Learner
+
+    def learning(*parts: Any) -> Any:
+        learned.append(1)
+        return learner(*parts)
+
+    monkeypatch.setattr(code_learning, "_Learner", learning)
+    again = made("toolweaver", code_steps=2)
+    found = again.plan(vectors, uses, tmp_path / "kept")
+    assert (found.paths, again.health(), learned) == (wanted.paths, first.health(), [])
+    np.testing.assert_array_equal(found.vectors, wanted.vectors)
+    made("toolweaver", code_steps=3).plan(vectors, uses, tmp_path / "kept")
+    made("toolweaver", code_steps=3).plan(vectors, [*uses, *uses, [tools[1].id, tools[2].id]], tmp_path / "kept")
+    (tmp_path / "kept" / "learned.json").write_text("{")
+    made("toolweaver", code_steps=2).plan(vectors, uses, tmp_path / "kept")
+    assert len(learned) == 3
 
 
 def test_an_untrained_model_names_the_command() -> None:

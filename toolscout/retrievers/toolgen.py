@@ -103,7 +103,13 @@ class Toolgen(GenerativeRetriever):
         """Whether an id is one token."""
         return bool(self.options.ids == "atomic")
 
-    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
+    def plan(
+        self,
+        tools: Mapping[str, Floats],
+        gold: Sequence[Sequence[str]],
+        kept: Path | None = None,
+        progress: FitProgress | None = None,
+    ) -> IdPlan:
         """Make ids and rows for a training on these tools; `gold`: the tools that each request needs."""
         first, table = self.base().architecture.vocabulary, self.base().table()
         specials = np.repeat(name_rows(self.base(), table, ["none"]), len(SPECIALS), axis=0)

@@ -124,7 +124,13 @@ class Toolweaver(GenerativeRetriever):
         """Pairs of tools that training requests used together, and how many requests did."""
         return self._uses
 
-    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
+    def plan(
+        self,
+        tools: Mapping[str, Floats],
+        gold: Sequence[Sequence[str]],
+        kept: Path | None = None,
+        progress: FitProgress | None = None,
+    ) -> IdPlan:
         """Learn codes from the tools' documents and from which tools requests use together."""
         try:
             from toolscout.training.code_learning import learn
@@ -133,7 +139,8 @@ class Toolweaver(GenerativeRetriever):
         ids = list(tools)
         place = {tool_id: row for row, tool_id in enumerate(ids)}
         uses = [[place[tool_id] for tool_id in few] for few in gold]
-        learned = learn(np.stack(list(tools.values())), uses, self.options, self.options.device)
+        vectors = np.stack(list(tools.values()))
+        learned = learn(vectors, uses, self.options, self.options.device, progress, kept)
         self._quantizer = learned.quantizer
         self._quantizer.encoder = self._fingerprint()
         self._codes, self._taken = dict(zip(ids, learned.codes, strict=True)), None

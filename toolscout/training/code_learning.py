@@ -8,11 +8,14 @@ leaves out the last level, whose codes must separate the tools that share all ot
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations, pairwise
 from math import log, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,7 @@ _SOFT = 0.5
 _PLAIN, _MOVING = 0.15, 0.85
 _REVIVALS = 20
 _CLIP = 1.0
+_KEPT_FILE = "learned.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,25 @@ class LearnedCodes:
     quantizer: Quantizer
     codes: list[Code]
     health: Health
+
+    def save(self, folder: Path, made_from: str) -> None:
+        """Write it to a folder; `made_from` is a digest of what it was learned from."""
+        self.quantizer.save(folder)
+        record = {"made_from": made_from, "codes": self.codes, "health": self.health.as_dict()}
+        (folder / _KEPT_FILE).write_text(json.dumps(record), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, made_from: str) -> LearnedCodes | None:
+        """Read what was learned from the same; None where the folder has nothing of that kind that can be read."""
+        try:
+            record = json.loads((folder / _KEPT_FILE).read_text(encoding="utf-8"))
+            if record["made_from"] != made_from:
+                return None
+            shares = {name: tuple(record["health"][name]) for name in ("perplexity", "used")}
+            codes = [tuple(code) for code in record["codes"]]
+            return cls(Quantizer.load(folder), codes, Health(**record["health"] | shares))
+        except (OSError, ValueError, KeyError, TypeError, BadModel):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,11 +305,13 @@ def learn(
     options: CodeOptions | None = None,
     device: str = "auto",
     progress: Report | None = None,
+    kept: Path | None = None,
 ) -> LearnedCodes:
     """Learn codes for tools with these document vectors [tools, d].
 
     `uses` has sets of tools, by their rows, that training requests used together. The same seed on the same device
-    gives the same codes. Raises BadModel for vectors or rows that do not fit, TrainingStopped where the loss is not
+    gives the same codes. `kept`: a folder for what was learned; what is there of the same tools, uses and options is
+    not learned again. Raises BadModel for vectors or rows that do not fit, TrainingStopped where the loss is not
     finite.
     """
     options = options or CodeOptions()
@@ -295,6 +320,9 @@ def learn(
     if any(not 0 <= row < len(vectors) for rows in uses for row in rows):
         raise BadModel(f"tools that are used together must be rows from 0 to {len(vectors) - 1}")
     together = UsagePairs.of(uses)
+    made_from = _digest(vectors, together, options)
+    if kept is not None and (known := LearnedCodes.load(kept, made_from)) is not None:
+        return known
     learner = _Learner(vectors.astype(np.float32), together, options, pick_device(device))
     learner.run(progress)
     quantizer, lost = learner.to_quantizer()
@@ -310,7 +338,19 @@ def learn(
         nearest_collisions=nearest,
         published_collisions=published,
     )
-    return LearnedCodes(quantizer, codes, about)
+    learned = LearnedCodes(quantizer, codes, about)
+    if kept is not None:
+        learned.save(kept, made_from)
+    return learned
+
+
+def _digest(vectors: Floats, together: UsagePairs, options: CodeOptions) -> str:
+    """A digest of all that codes are learned from."""
+    own = {one.name: getattr(options, one.name) for one in fields(CodeOptions)}
+    found = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=16)
+    for array in (vectors.astype(np.float32), together.first, together.second, together.weight):
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def _collisions(quantizer: Quantizer, vectors: Floats, epsilon: float) -> tuple[int, int]:

@@ -40,7 +40,7 @@ from toolscout.models.language.base import Base, TokenTable, find_base, open_bas
 from toolscout.models.language.lora import ADAPTER_FILE, Adapter
 from toolscout.models.language.open import open_engine
 from toolscout.models.language.prompts import ChatTurn, Prompter, contents
-from toolscout.retrievers.base import Pairs, Ranking, Vectors, check_k
+from toolscout.retrievers.base import FitProgress, Pairs, Ranking, Vectors, check_k
 from toolscout.retrievers.generative.dev_weights import BONUSES, MAY_COST, SIMILARITIES
 from toolscout.retrievers.generative.id_pool import IdPoolIndex
 from toolscout.retrievers.generative.reading import (
@@ -168,8 +168,17 @@ class GenerativeRetriever(IdPoolIndex):
         """The rows added to the base model's vocabulary before any tool, those of `SPECIALS` first."""
         return self._special_rows
 
-    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
-        """Make ids and rows for a training on these tools; `gold`: the tools that each request needs."""
+    def plan(
+        self,
+        tools: Mapping[str, Floats],
+        gold: Sequence[Sequence[str]],
+        kept: Path | None = None,
+        progress: FitProgress | None = None,
+    ) -> IdPlan:
+        """Make ids and rows for a training on these tools; `gold`: the tools that each request needs.
+
+        `kept`: a folder for ids that take long to make; an interrupted training finds them there.
+        """
         raise NotImplementedError
 
     def initial_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:

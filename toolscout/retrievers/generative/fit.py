@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 # Most requests of a dev split that are ranked after each epoch; the choices at the end use all of them.
 _DEV_REQUESTS = 500
 _DEV_K = 5
+# Where ids are kept that took long to make, until the model is complete.
+_IDS_FOLDER = "learned-ids"
 # What is measured on dev; the first selects the epoch.
 _MEASURES = ("recall@5", "recall@3", "comp@3", "comp@5", "new_recall@5", "known_recall@5")
 _CALIBRATION_REQUESTS = 500
@@ -102,7 +105,8 @@ def fit(
     names = {name: Path(getattr(options, name)).name for name in ("trajectories", "init_from")}
     retriever.options = replace(options, no_tool=no_tool, **names)
     retriever.needed = frozenset(tool_id for few in examples.gold for tool_id in few)
-    plan = retriever.plan(examples.vectors, [*examples.gold, *((tool_id,) for tool_id in examples.called)])
+    uses = [*examples.gold, *((tool_id,) for tool_id in examples.called)]
+    plan = retriever.plan(examples.vectors, uses, folder / _IDS_FOLDER, progress)
     models = f"{retriever._fingerprint()}{base.fingerprint}{_init_digest(options.init_from)}"
     identity = _identity(options, seen, plan, models)
     made = IdExamples(retriever, plan, examples, data)
@@ -130,6 +134,7 @@ def fit(
     for checkpoints in learned.checkpoints:
         checkpoints.remove()
     encoding.done()
+    shutil.rmtree(folder / _IDS_FOLDER, ignore_errors=True)
     return report
 
 
