@@ -123,6 +123,16 @@ def test_runs_are_made_side_by_side(run: Run, paper: Paper, data: Path, tmp_path
     assert {row["variant"] for row in rows} == {"default", "fuzzy-false"}
 
 
+def test_an_experiment_of_several_tables_is_run_once(
+    run: Run, paper: Paper, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = replace(paper, tables=(TABLE, replace(TABLE, part="again", lines=TABLE.lines[:1])))
+    monkeypatch.setattr(registry, "PAPERS", {"colt": both})
+    done = run("reproduce", "colt", "--data", data)
+    assert "colt: 2 runs to make" in done.stderr
+    assert "colt: 0 runs to make" in run("reproduce", "colt", "--data", data).stderr
+
+
 def test_a_model_that_several_runs_use_is_trained_once(data: Path, tmp_path: Path) -> None:
     model = Experiment("model", "dense", "learnable")
     other = Experiment("other", "dense", "learnable")

@@ -133,13 +133,14 @@ def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side_b
     from toolscout.papers import reproduction
     from toolscout.papers.jobs import run_jobs
 
-    todo: list[tuple[Table, Experiment, int | None]] = []
+    found: dict[tuple[Any, ...], tuple[Table, Experiment, int | None]] = {}
     for table in tables:
         for experiment in table.experiments():
             if not reproduction.missing(experiment, table.splits(), setup):
-                missing = reproduction.seeds_to_run(experiment, seeds, table.splits(), setup)
-                todo += [(table, experiment, seed) for seed in missing]
-    todo.sort(key=lambda one: reproduction.hours([one[1]]))
+                for seed in reproduction.seeds_to_run(experiment, seeds, table.splits(), setup):
+                    # An experiment of several tables is run once.
+                    found.setdefault((experiment.name, seed, *table.splits()), (table, experiment, seed))
+    todo = sorted(found.values(), key=lambda one: reproduction.hours([one[1]]))
     by_seed = [[experiment for _, experiment, seed in todo if seed == number] for number in (None, *range(seeds))]
     length = f", {_about(sum(map(reproduction.hours, by_seed)))}" if todo else ""
     output.note(f"{plural(len(todo), 'run')} to make{length}", label=paper.key)
