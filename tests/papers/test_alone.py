@@ -25,8 +25,8 @@ def test_generation_alone_has_no_cosine(method: str) -> None:
     found = tables(method)
     assert [table.splits() for table in found] == [[split] for split in SPLITS]
     for table in found:
-        published, own = table.lines
-        for one in (published.published, own.published):
+        published, own, *more = table.lines
+        for one in (published.published, own.published, *(line.published for line in more)):
             made = opening.made(of(one).retriever, (), of(one).settings).options
             assert (of(one).retriever, made.similarity, made.new_bonus) == (method, 0.0, 0.0)
         assert opening.made(method, (), of(own.served).settings).options.similarity is None

@@ -114,13 +114,13 @@ def test_a_language_model_as_it_is_works_as_an_agent(tmp_path: Path, monkeypatch
 def test_the_table_has_every_kind_of_ids_with_and_without_the_constraint(part: str) -> None:
     (table,) = [one for one in PAPERS["toolgen"].tables if one.title == f"invented, {part}"]
     lines = {line.name: line.published for line in table.lines}
+    ways = [""] if part == "agent" else ["", ", this package's settings"]
+    kinds = [(kind, way) for way in ways for kind in ("atomic", "numeric", "hierarchical", "semantic")]
     assert [name for name in lines if "ids, " in name and "fine-tuned" not in name] == [
-        f"{kind} ids, {decoding}"
-        for kind in ("atomic", "numeric", "hierarchical", "semantic")
-        for decoding in ("constrained", "free")
+        f"{kind} ids, {decoding}{way}" for kind, way in kinds for decoding in ("constrained", "free")
     ]
-    for kind in ("atomic", "numeric", "hierarchical", "semantic"):
-        under, freely = lines[f"{kind} ids, constrained"], lines[f"{kind} ids, free"]
+    for kind, way in kinds:
+        under, freely = lines[f"{kind} ids, constrained{way}"], lines[f"{kind} ids, free{way}"]
         assert isinstance(under, GenerationExperiment | AgentExperiment)
         assert isinstance(freely, GenerationExperiment | AgentExperiment)
         assert under.model == freely.model  # one training for both

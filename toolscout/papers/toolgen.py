@@ -257,6 +257,11 @@ class TrainedPart:
         """Return what names of models say for the part."""
         return self.dataset if self.train == "train" else f"{self.dataset}-{self.train}"
 
+    @property
+    def own_encoder(self) -> Experiment | None:
+        """Return the encoder of documents; None is the package's, which was selected on requests of unseen parts."""
+        return None if self.train == "train" else self.encoder
+
 
 def _encoder(dataset: str, train: str, *settings: str) -> Experiment:
     name = dataset if train == "train" else f"{dataset}-{train}"
@@ -274,43 +279,58 @@ TRAINED_PARTS = (
 )
 
 
-def alone_tables(method: str, title: str, published_name: str, hours: float) -> tuple[Table, ...]:
+def alone(method: str, part: TrainedPart, name: str = "", changes: tuple[str, ...] = ()) -> Experiment:
+    """Return a method in this package's settings with `changes`, whose language model alone ranks."""
+    return Experiment(
+        "-".join(filter(None, [method, "alone", part.folder, name])),
+        method,
+        part.dataset,
+        (f"epochs={part.epochs}", "similarity=0", "new_bonus=0", *changes),
+        train=part.train,
+        encoder=part.own_encoder,
+        hours=4.0,
+    )
+
+
+def alone_tables(method: str, title: str, published: str, hours: float, more: tuple[Line, ...]) -> tuple[Table, ...]:
     """Return a table for each dataset: what a language model generates alone, and with an encoder's cosines added.
 
-    `published_name` and `hours`: the name of the published form, with {} for the dataset, and how long it trains.
+    `published` and `hours`: the name of the published form, with {} for the dataset, and how long it trains. `more`:
+    further lines of the first table, that of ToolLens.
     """
     found = []
     for part in TRAINED_PARTS:
-        changes = (f"epochs={part.epochs}",)
-        # The package's encoder was selected on requests of the unseen parts.
-        encoder = None if part.train == "train" else part.encoder
-        published = small(method, part.dataset, published_name.format(part.folder), hours=hours)
-        alone = Experiment(
-            f"{method}-alone-{part.folder}",
-            method,
-            part.dataset,
-            (*changes, "similarity=0", "new_bonus=0"),
-            train=part.train,
-            encoder=encoder,
-            hours=4.0,
-        )
+        as_published = small(method, part.dataset, published.format(part.folder), hours=hours)
         added = Experiment(
             f"{method}-{part.encoder.name}",
             method,
             part.dataset,
-            changes,
+            (f"epochs={part.epochs}",),
             train=part.train,
             encoder=part.encoder,
             hours=4.0,
         )
         lines = (
-            Line(f"{title}, the paper's settings", replace(published, train=part.train, encoder=encoder)),
-            Line(f"{title}, this package's settings", alone, added),
+            Line(f"{title}, the paper's settings", replace(as_published, train=part.train, encoder=part.own_encoder)),
+            Line(f"{title}, this package's settings", alone(method, part), added),
+            *(more if part is TRAINED_PARTS[0] else ()),
         )
         columns = tuple(replace(column, splits=(part.split,)) for column in ON_TOOLLENS)
         caption = f"What is generated alone, and {method}+dense, on {part.title}"
         found.append(Table("alone", part.title, caption, columns, lines, differences=ALONE_DIFFERENCES))
     return tuple(found)
+
+
+# The other kinds of ids, in this package's settings.
+_ALONE_IDS = tuple(
+    Line(
+        f"ToolGen, {kind} ids, this package's settings",
+        alone("toolgen", TRAINED_PARTS[0], kind, (f"ids={kind}",)),
+        served("toolgen", kind, (f"ids={kind}",)),
+    )
+    for kind, option in IDS.items()
+    if option
+)
 
 
 def generation(model: Experiment, decoding: Decoding) -> GenerationExperiment:
@@ -409,11 +429,20 @@ def _invented() -> tuple[Table, Table]:
         kind: small("toolgen", "toollens", f"toollens-{kind}", (f"ids={kind}",) if option else ())
         for kind, option in IDS.items()
     }
+    taught = {
+        kind: alone("toolgen", TRAINED_PARTS[0], option, (f"ids={kind}",) if option else ())
+        for kind, option in IDS.items()
+    }
     finetuned = NamesExperiment("names-toollens", NAMES, "toollens", hours=8.0)
     acting = NamesExperiment("names-toolbench-g3-agent", NAMES, "toolbench-g3", trajectories=True, hours=40.0)
     decodings: tuple[Decoding, ...] = ("constrained", "free")
     retrieval = [
         *(Line(f"{kind} ids, {one}", generation(model, one)) for kind, model in trained.items() for one in decodings),
+        *(
+            Line(f"{kind} ids, {one}, this package's settings", generation(model, one))
+            for kind, model in taught.items()
+            for one in decodings
+        ),
         Line(_UNTRAINED, GenerationExperiment("names-untrained", NAMES, "toollens", decoding="free", hours=1.0)),
         Line(
             _WITHOUT_IDS,
@@ -513,7 +542,7 @@ PAPER = Paper(
             "toolgen-transfer",
         ),
         _on_toollens(),
-        *alone_tables("toolgen", "ToolGen", "{}-atomic", hours=8.0),
+        *alone_tables("toolgen", "ToolGen", "{}-atomic", hours=8.0, more=_ALONE_IDS),
         *(
             _solved(
                 "end-to-end",

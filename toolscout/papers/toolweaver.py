@@ -29,7 +29,9 @@ from toolscout.papers.toolgen import (
     ON_TOOLLENS,
     OTHER_AGENT,
     TOOLBENCH_ALL,
+    TRAINED_PARTS,
     agent,
+    alone,
     alone_tables,
     group_columns,
     in_domain,
@@ -127,6 +129,20 @@ def _on_toollens() -> Table:
             "Without semantic codes: the learned codes are dealt out at random.",
         ),
     )
+
+
+# Other codes, in this package's settings.
+_ALONE_CODES = (
+    Line(
+        "without co-use, this package's settings",
+        alone("toolweaver", TRAINED_PARTS[0], "without-co-use", ("collaborative=0",)),
+        served("toolweaver", "meaning", ("collaborative=0",)),
+    ),
+    Line(
+        "without semantic codes, this package's settings",
+        alone("toolweaver", TRAINED_PARTS[0], "random-codes", ("code_source=random",)),
+    ),
+)
 
 
 def _solved(measure: str, judged: str) -> Table:
@@ -272,7 +288,7 @@ PAPER = Paper(
         ),
         _qwen(),
         _on_toollens(),
-        *alone_tables("toolweaver", "ToolWeaver", "{}", hours=20.0),
+        *alone_tables("toolweaver", "ToolWeaver", "{}", hours=20.0, more=_ALONE_CODES),
         _solved("SoPR", "sopr"),
         _solved("SoWR", "sowr"),
         *_equal(),
