@@ -62,6 +62,10 @@ class FakeEndpoint:
                     fake.most_at_once = max(fake.most_at_once, fake._at_once)
                 try:
                     status, headers, content = fake.script(body, number)
+                finally:
+                    with fake._lock:  # before it is answered: the client may ask again at once
+                        fake._at_once -= 1
+                try:
                     self.send_response(status)
                     for name, value in {"Content-Length": str(len(content)), **headers}.items():
                         self.send_header(name, value)
@@ -69,9 +73,6 @@ class FakeEndpoint:
                     self.wfile.write(content)
                 except OSError:
                     pass  # the client has gone
-                finally:
-                    with fake._lock:
-                        fake._at_once -= 1
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
