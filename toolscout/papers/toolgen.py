@@ -423,8 +423,11 @@ def _called() -> Table:
     return Table("agent", "", caption, columns, lines, differences=(*differences, *AGENT_DIFFERENCES[:3]))
 
 
-def _invented() -> tuple[Table, Table]:
-    """Return how often ids are invented, by the kind of ids: for requests, and by the agent."""
+_DECODINGS: tuple[Decoding, ...] = ("constrained", "free")
+
+
+def _invented_ids() -> Table:
+    """Return how often ids are invented for requests, by the kind of ids."""
     trained = {
         kind: small("toolgen", "toollens", f"toollens-{kind}", (f"ids={kind}",) if option else ())
         for kind, option in IDS.items()
@@ -434,57 +437,46 @@ def _invented() -> tuple[Table, Table]:
         for kind, option in IDS.items()
     }
     finetuned = NamesExperiment("names-toollens", NAMES, "toollens", hours=8.0)
-    acting = NamesExperiment("names-toolbench-g3-agent", NAMES, "toolbench-g3", trajectories=True, hours=40.0)
-    decodings: tuple[Decoding, ...] = ("constrained", "free")
-    retrieval = [
-        *(Line(f"{kind} ids, {one}", generation(model, one)) for kind, model in trained.items() for one in decodings),
+    lines = (
         *(
-            Line(f"{kind} ids, {one}, this package's settings", generation(model, one))
-            for kind, model in taught.items()
-            for one in decodings
+            Line(f"{kind} ids, {one}{way}", generation(model, one))
+            for way, models in (("", trained), (", this package's settings", taught))
+            for kind, model in models.items()
+            for one in _DECODINGS
         ),
         Line(_UNTRAINED, GenerationExperiment("names-untrained", NAMES, "toollens", decoding="free", hours=1.0)),
         Line(
             _WITHOUT_IDS,
             GenerationExperiment("names-toollens-free", NAMES, "toollens", model=finetuned, decoding="free"),
         ),
-    ]
-    acted = [
-        *(
-            Line(name := f"{kind} ids, {one}", agent(m, decoding=one), source=_SAID.get(name, ""))
-            for kind, m in _SMALL_AGENTS.items()
-            for one in decodings
-        ),
-        Line(_UNTRAINED, AgentExperiment("names-untrained-agent", NAMES, STABLE, hours=4.0)),
-        Line(_WITHOUT_IDS, AgentExperiment("names-toolbench-g3-agent-replay", NAMES, STABLE, model=acting, hours=4.0)),
-    ]
+    )
     columns = (
         Column("N@1", "toolgen_ndcg@1"),
         Column("R@5", "recall@5"),
         Column("invented, first", "invented@1"),
         Column("invented, of 5", "invented"),
     )
-    every = tuple(GROUPS.values())
-    called = (*group_columns("invented", "invented", tuple(GROUPS)), Column("called avg", "all_called", every))
-    return (
-        Table(
-            "invented",
-            "retrieval",
-            "Ids of no tool, with the constraint and without, on ToolLens",
-            columns,
-            tuple(retrieval),
-            differences=INVENTED_DIFFERENCES,
+    caption = "Ids of no tool, with the constraint and without, on ToolLens"
+    return Table("invented", "retrieval", caption, columns, lines, differences=INVENTED_DIFFERENCES)
+
+
+def _invented_tools() -> Table:
+    """Return how often the agent names a tool that there is not, by the kind of ids."""
+    acting = NamesExperiment("names-toolbench-g3-agent", NAMES, "toolbench-g3", trajectories=True, hours=40.0)
+    lines = (
+        *(
+            Line(name := f"{kind} ids, {one}", agent(m, decoding=one), source=_SAID.get(name, ""))
+            for kind, m in _SMALL_AGENTS.items()
+            for one in _DECODINGS
         ),
-        Table(
-            "invented",
-            "agent",
-            "Tools that the agent names and that there are not, with the constraint and without",
-            called,
-            tuple(acted),
-            "toolgen-invented",
-            (*INVENTED_DIFFERENCES, *AGENT_DIFFERENCES[:3]),
-        ),
+        Line(_UNTRAINED, AgentExperiment("names-untrained-agent", NAMES, STABLE, hours=4.0)),
+        Line(_WITHOUT_IDS, AgentExperiment("names-toolbench-g3-agent-replay", NAMES, STABLE, model=acting, hours=4.0)),
     )
+    every = tuple(GROUPS.values())
+    columns = (*group_columns("invented", "invented", tuple(GROUPS)), Column("called avg", "all_called", every))
+    caption = "Tools that the agent names and that there are not, with the constraint and without"
+    differences = (*INVENTED_DIFFERENCES, *AGENT_DIFFERENCES[:3])
+    return Table("invented", "agent", caption, columns, lines, "toolgen-invented", differences)
 
 
 def _elsewhere(id: str, numbers: str, caption: str, heads: tuple[str, ...], why: Unavailable) -> Table:
@@ -561,7 +553,8 @@ PAPER = Paper(
             ("I1-Tool", "I1-Cat", "I2-Cat"),
         ),
         _called(),
-        *_invented(),
+        _invented_ids(),
+        _invented_tools(),
         _elsewhere("ability", "toolgen-ability", "General ability after training", ("average",), ABILITY),
     ),
 )
