@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import combinations, pairwise
 from math import log, sqrt
 from pathlib import Path
@@ -134,6 +135,15 @@ class _Learner:
         self.whole = len(vectors) <= _BATCH
         self.together = together
         self.total = float(together.weight.sum())
+        weight = (together.weight if options.collaborative else together.weight[:0]) / len(vectors)
+        self.pairs = (
+            self.rows(together.first[: len(weight)]),
+            self.rows(together.second[: len(weight)]),
+            self.rows(weight),
+        )
+        self.balance: Callable[[Tensor], Tensor] = partial(_sinkhorn, epsilon=options.sinkhorn)
+        if self.whole and options.sinkhorn and device.type == "cuda":
+            self.balance = _recorded(self.balance, torch.zeros(len(vectors), self.net.books.shape[1], device=device))
 
     def loss(self, batch: Tensor, plain: bool) -> Tensor:
         """The loss of a batch of rows: reconstruction, codebooks, and the collaborative loss; `plain` without codes."""
@@ -176,22 +186,19 @@ class _Learner:
 
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:
         """Pairs used together and their weights: all of them, or a sample drawn by weight."""
-        first, second, weight = self.together.first, self.together.second, self.together.weight / len(self.vectors)
-        if not self.options.collaborative:
-            first, second, weight = first[:0], second[:0], weight[:0]
-        elif not self.whole and len(weight) > _EDGES:
-            drawn = self.pick.choice(len(weight), _EDGES, p=self.together.weight / self.total)
-            first, second = first[drawn], second[drawn]
-            weight = np.full(_EDGES, self.total / len(self.vectors) / _EDGES, dtype=np.float32)
-        return self.rows(first), self.rows(second), self.rows(weight)
+        first, second, weight = self.pairs
+        if self.whole or len(weight) <= _EDGES:
+            return first, second, weight
+        drawn = self.rows(self.pick.choice(len(weight), _EDGES, p=self.together.weight / self.total))
+        share = self.total / len(self.vectors) / _EDGES
+        return first[drawn], second[drawn], weight.new_full((_EDGES,), share)
 
     def quantise(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Quantised vectors with a straight-through gradient, and the codebook and commitment loss."""
         left, total, loss = latent, torch.zeros_like(latent), latent.new_zeros(())
         for book in self.net.books:
             distances = _distances(left.detach(), book.detach())
-            epsilon = self.options.sinkhorn
-            codes = _sinkhorn(distances, epsilon) if epsilon else distances.argmin(dim=1)
+            codes = self.balance(distances) if self.options.sinkhorn else distances.argmin(dim=1)
             # A product with a one-hot matrix, because its gradient is deterministic, also on a GPU.
             chosen = functional.one_hot(codes, len(book)).to(book.dtype) @ book
             loss = loss + functional.mse_loss(chosen, left.detach())
@@ -414,3 +421,21 @@ def _sinkhorn(distances: Tensor, epsilon: float) -> Tensor:
         rows = 1 / (kernel @ columns)
         columns = share / (kernel.T @ rows).clamp(min=1e-200)
     return (kernel * columns).argmax(dim=1)
+
+
+def _recorded(function: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function of tensors of one shape, recorded as a CUDA graph: its many small kernels are started at once."""
+    taken = like.clone()
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        function(taken)  # before it is recorded, libraries allocate what they need
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = function(taken)
+
+    def replay(given: Tensor) -> Tensor:
+        taken.copy_(given)
+        graph.replay()
+        return found.clone()
+
+    return replay
