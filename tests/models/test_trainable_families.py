@@ -84,6 +84,22 @@ def test_it_learns_and_is_served_as_it_was_trained(tmp_path: Path, family: str) 
     assert not np.allclose(requests(trained, TEXTS), requests(TrainableEncoder(source, CPU), TEXTS), atol=1e-2)
 
 
+def test_a_trained_encoder_reads_as_many_tokens_as_it_was_told(tmp_path: Path) -> None:
+    source = tiny_families.write_folder(tmp_path / "source", "bert", **NO_DROPOUT)
+    put(source, "sentence_bert_config.json", {"max_seq_length": 8})  # the option is stronger than the encoder's files
+    model = Dense(options(source, epochs=1, tokens=12))
+    model.fit([TrainingSet(DATA)], tmp_path / "model")
+    served = Encoder.load(tmp_path / "model/encoder")
+    assert (served.request_tokens, served.document_tokens) == (12, 12)
+    trained = TrainableEncoder(tmp_path / "model/weights", CPU, tokens=12)
+    long = [" ".join(f"w{number}" for number in range(start, start + 20)) for start in (1, 9)]
+    assert (requests(trained, long) * served.encode(long)).sum(axis=1).min() > 0.99
+    with pytest.raises(BadModel, match="reads at most 40 tokens of a text; set tokens to that or less"):
+        TrainableEncoder(source, CPU, tokens=41)
+    with pytest.raises(BadModel, match="tokens must be 3 or more"):
+        options(source, tokens=2)
+
+
 def test_layers_behind_the_pooling_learn_and_are_saved(tmp_path: Path) -> None:
     source = tiny_families.write_folder(tmp_path / "source", "roberta")
     tiny_families.add_layers(source)

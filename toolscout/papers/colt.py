@@ -148,7 +148,10 @@ SELECTION = (
     "Models are selected on dev, a part of the training requests; the paper's validation set is its test set, so its "
     "numbers were selected on what they report."
 )
-CUT = "Texts are cut after fewer tokens than the paper's 350, by the encoder's own limits."
+CUT = (
+    "As published, 350 tokens of a text are read, as in the paper; as served and zero-shot, 128 tokens of a request and "
+    "96 of a document."
+)
 IN_BATCH = (
     'Stage 1 (alone: the lines "fine-tuned") keeps the false negatives of the published loss: a gold tool of the '
     "request that another pair of the batch brings along counts as wrong."

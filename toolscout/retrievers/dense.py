@@ -32,6 +32,7 @@ _PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "mix": 0.0,
         "average": 1.0,
         "patience": 0,
+        "tokens": 350,
     }
 )
 
@@ -40,12 +41,14 @@ _PUBLISHED: Mapping[str, Any] = MappingProxyType(
 class DenseOptions(Presets, EncoderTrainingOptions, EncoderOptions):
     """`new_bonus`: added to the cosine of tools that a trained encoder has not seen in training; chosen on dev.
 
-    `start`: the Hugging Face folder of the encoder that training begins with, "" for the default one. The preset
+    `start`: the Hugging Face folder of the encoder that training begins with, "" for the default one. `tokens`: how
+    many tokens of a request and of a document the trained encoder reads; 0 for the usual 128 and 96. The preset
     "published" has the settings of the first stage of COLT and MassTool.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"published": _PUBLISHED})
     start: str = ""
+    tokens: int = 0
     new_bonus: float = 0.0
 
     def __post_init__(self) -> None:
@@ -53,6 +56,8 @@ class DenseOptions(Presets, EncoderTrainingOptions, EncoderOptions):
         EncoderTrainingOptions.__post_init__(self)
         if not self.new_bonus >= 0:
             raise BadModel(f"new_bonus must be 0 or more, got {self.new_bonus}")
+        if self.tokens and self.tokens < 3:
+            raise BadModel(f"tokens must be 3 or more, or 0 for the usual numbers, got {self.tokens}")
 
 
 class Dense(NewToolBonusIndex):
@@ -89,7 +94,10 @@ class Dense(NewToolBonusIndex):
         if self.options.encoder:
             raise BadModel("encoder names one that is served as it is; name the weights to begin with by start")
         identity = hashlib.blake2b(digest_size=16)
-        identity.update(json.dumps(asdict(self.options), sort_keys=True).encode())
+        own = asdict(self.options)
+        if not own["tokens"]:
+            del own["tokens"]  # it came later: trainings that began without it are resumed
+        identity.update(json.dumps(own, sort_keys=True).encode())
         seen = TrainedOn.of(data)
         identity.update("".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits).encode())
         if not _holds(folder, identity.hexdigest()):
@@ -113,8 +121,8 @@ class Dense(NewToolBonusIndex):
 
         sets = [(one.dataset, one.train, one.dev) for one in data]
         start = Path(self.options.start) if self.options.start else None
-        learned = learn(sets, start, self.options, folder, identity, progress)
-        export(folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER)
+        learned = learn(sets, start, self.options, folder, identity, progress, self.options.tokens)
+        export(folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER, tokens=self.options.tokens)
         options = replace(self.options, average=learned.average, new_bonus=learned.new_bonus)
         made = Dense(options, Encoder.load(folder / ENCODER_FOLDER))
         made._own_encoder = folder / ENCODER_FOLDER

@@ -51,15 +51,17 @@ def learn(
     folder: Path,
     identity: str,
     report: Report | None = None,
+    tokens: int = 0,
 ) -> TrainedEncoder:
     """Train on (dataset, train split, dev split) and write the weights to `folder`/weights.
 
-    `source` is the Hugging Face folder of the encoder to start from. Checkpoints are in `folder`/training; an
+    `source` is the Hugging Face folder of the encoder to start from; `tokens` of a text are read, 0 for the usual
+    number. Checkpoints are in `folder`/training; an
     interrupted training with the same `identity` is resumed.
     """
     device = pick_device(options.device)
     torch.manual_seed(options.seed)
-    encoder = TrainableEncoder(source, device)
+    encoder = TrainableEncoder(source, device, tokens)
     needed = needed_digests(sets)
     training_data = [
         EncoderTrainingData.of(

@@ -26,7 +26,7 @@ from toolscout.models.encoders.onnx_encoder import (
 )
 from toolscout.models.encoders.onnx_writer import Place
 from toolscout.models.encoders.sentence_config import SentenceConfig, folder_name, read_sentence_config
-from toolscout.models.encoders.settings import EncoderSettings, encoders_folder, token_limits
+from toolscout.models.encoders.settings import encoders_folder, trained_limits
 from toolscout.models.encoders.source_folder import (
     WEIGHTS_FILE,
     EncoderWeights,
@@ -78,14 +78,15 @@ def export(
     out: Path | None = None,
     precision: Precision = "int8",
     request_encoder: Path | None = None,
+    tokens: int = 0,
 ) -> Path:
     """Write a folder that `Encoder.load` opens, and return its path.
 
     `source` is a Hugging Face folder with safetensors of one of the families in `families.FAMILIES`, by default that
     of the installed weights package; `out` is by default a folder in the user's cache. `request_encoder` is the folder
-    of a smaller network whose vectors lie in the space of the first, which encodes requests. An earlier export is
-    replaced once the new one is complete and runs. Raises BadModel where the model cannot be exported or `out` is
-    something else.
+    of a smaller network whose vectors lie in the space of the first, which encodes requests. `tokens`: how many tokens
+    of a text are read, 0 for the usual number. An earlier export is replaced once the new one is complete and runs.
+    Raises BadModel where the model cannot be exported or `out` is something else.
     """
     if precision not in get_args(Precision):
         raise BadModel(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
@@ -103,7 +104,7 @@ def export(
         "name": name,
         "precision": precision,
         "parameters": read.parameters,
-        **_network(read),
+        **_network(read, tokens),
         "source": WEIGHTS_COMMAND.rpartition(" ")[2] if default else name,
         "licence": "Apache-2.0" if default else "that of the source",
     }
@@ -133,11 +134,10 @@ def _check_published(source: Path) -> None:
             raise BadModel(f"{source / name} is not the published file (its sha256 differs); run: {again}")
 
 
-def _network(read: _Source) -> dict[str, Any]:
+def _network(read: _Source, tokens: int) -> dict[str, Any]:
     """What encoder.json says of the network."""
     shape, config, dimension = read.shape, read.config, read.dimension
-    longest = min(shape.positions, config.max_tokens or shape.positions)
-    requests, documents = token_limits(EncoderSettings(), longest, read.folder)
+    requests, documents = trained_limits(tokens, shape.positions, config.max_tokens, read.folder)
     card: dict[str, Any] = {
         "family": shape.model_type,
         "dimension": dimension,

@@ -71,6 +71,19 @@ def token_limits(settings: EncoderSettings, longest: int | None, folder: Path) -
     return min(usual[0], longest or usual[0]), min(usual[1], longest or usual[1])
 
 
+def trained_limits(tokens: int, positions: int, longest: int | None, folder: Path) -> tuple[int, int]:
+    """How many tokens of a request and of a document an encoder reads in training and when it is exported.
+
+    `tokens`: the number of both, 0 for the usual ones. `positions`: what the network can read; `longest`: what its
+    files say that it reads, None for no limit. Raises BadModel where `tokens` is more than the network can read.
+    """
+    if tokens > positions:
+        raise BadModel(f"{folder} reads at most {positions} tokens of a text; set tokens to that or less")
+    if tokens:
+        return tokens, tokens
+    return token_limits(EncoderSettings(), min(positions, longest or positions), folder)
+
+
 def split_name(named: str, kind: str = "an encoder") -> tuple[str, list[str]]:
     """The place in the name of an encoder or the like, and its settings as "key=value"; a path that exists has none.
 

@@ -24,7 +24,7 @@ from toolscout.models.encoders.families import read_shape
 from toolscout.models.encoders.local import cut, readable
 from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object, read_sentence_config
-from toolscout.models.encoders.settings import EncoderSettings, Pooling, token_limits
+from toolscout.models.encoders.settings import Pooling, trained_limits
 from toolscout.models.encoders.source_folder import (
     WEIGHTS_FILE,
     EncoderWeights,
@@ -60,8 +60,10 @@ class TrainableEncoder:
     Its family is one that models/encoders/export.py exports.
     """
 
-    def __init__(self, source: Path | None, device: torch.device) -> None:
+    def __init__(self, source: Path | None, device: torch.device, tokens: int = 0) -> None:
         """Load the weights in float32; a GPU that has bfloat16 multiplies in it.
+
+        `tokens`: how many tokens of a text are read; 0 for as many as an encoder reads unless told otherwise.
 
         Raises BadModel for a model that could not be exported after training.
         """
@@ -78,8 +80,9 @@ class TrainableEncoder:
         self._tokenizer = Tokenizer.from_buffer(tokenizer)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        longest = min(shape.positions, config.max_tokens or shape.positions)
-        self.request_tokens, self.document_tokens = token_limits(EncoderSettings(), longest, self.source)
+        self.request_tokens, self.document_tokens = trained_limits(
+            tokens, shape.positions, config.max_tokens, self.source
+        )
         self._layers = {
             folder: _LayerModule(layer, read_json_object(folder / CONFIG_FILE).get("bias", True)).to(device)
             for folder, layer in zip(config.dense, layers, strict=True)

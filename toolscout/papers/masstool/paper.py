@@ -5,6 +5,9 @@ The published network is `masstool_published`; what this package serves is `mass
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from toolscout.papers.colt import (
     CUT,
     G2_MISSING,
@@ -14,38 +17,47 @@ from toolscout.papers.colt import (
     NETWORK,
     POOLING,
     SERVED_ENCODER,
+    colt,
     columns,
     served,
     stage_1,
 )
 from toolscout.papers.masstool.published import DIFFERENCES, KEPT_FAULTS
-from toolscout.papers.masstool.published_ablations import SETTINGS
+from toolscout.papers.masstool.published_ablations import SETTINGS, VARIANTS
 from toolscout.papers.paper import Experiment, Line, Paper, Table, Unavailable
 
 _REWRITING = Unavailable("the rewritten requests of this baseline were not released")
+# The variants of the published network, by the names of their lines; what each changes is in published_ablations.
 _ABLATED = {
-    "full": (),
-    "w/o AdaKT": ("transfer=none",),
-    "w/o SUIM": ("neighbours=0",),
-    "w/o dynamic filtering": ("epsilon=0",),
-    "w/o contrastive loss": ("beta=0",),
-    "w/o detection loss": ("weight_detection=0",),
-    "transfer by addition": ("transfer=addition",),
-    "transfer by concatenation": ("transfer=concatenation",),
-    "transfer by attention": ("transfer=attention",),
-}
-# The same variants of masstool, as `toolscout ablate masstool` names them.
-_SERVED_NAMES = {
     "full": "full",
     "w/o AdaKT": "without-adakt",
     "w/o SUIM": "without-suim",
     "w/o dynamic filtering": "without-dynamic-filter",
     "w/o contrastive loss": "without-contrastive",
     "w/o detection loss": "without-detection",
+    "w/o QC-GCN": "without-qc-gcn",
     "transfer by addition": "transfer-addition",
     "transfer by concatenation": "transfer-concatenation",
     "transfer by attention": "transfer-attention",
 }
+_SENSITIVITY = {
+    "full": "full",
+    **{f"λ {one}": f"lambda-{one}" for one in ("0.08", "0.2", "0.5", "1")},
+    **{f"ε {one}": f"epsilon-{one}" for one in ("0.6", "0.7", "0.8", "0.9", "1")},
+    **{f"{one} layers": f"layers-{one}" for one in (2, 3)},
+}
+_DENSITY = {
+    **{f"{share} % of the training requests": f"density-{share / 100:g}" for share in (10, 25, 50, 75)},
+    "all training requests": "full",
+}
+_ALL_TOOLS = {"toollens": "candidates=464", "toolbench-g3": "candidates=1419"}
+_ALL, _WITHOUT_COMP = ("R@3", "R@5", "N@3", "N@5", "C@3", "C@5"), ("R@3", "R@5", "N@3", "N@5")
+_OFF = (
+    "As served: the variants of `toolscout ablate masstool`, whose parts dev gives the weight 0 wherever they do not "
+    "help; equal numbers mean parts that are off. Stage 1 is then this package's.",
+)
+# What rows of `python -m studies.masstool_published` are called behind the name of their variant: the study's id.
+_STUDY_ID = "[0-9a-f]" * 16
 
 
 def network(dataset: str, encoder: Experiment, name: str, changes: tuple[str, ...] = ()) -> Experiment:
@@ -75,24 +87,64 @@ def _main(dataset: str, part: str, heads: tuple[str, ...]) -> Table:
     return Table("main", part, f"Retrieval on {part}", columns(*heads), tuple(lines), dataset, differences)
 
 
-def _ablations(dataset: str, part: str) -> Table:
-    """Return the paper's ablations, whose numbers could not be had."""
-    encoder, lines = SERVED_ENCODER[dataset], []
-    for name, changes in _ABLATED.items():
-        slug = _SERVED_NAMES[name]
-        one = network(dataset, encoder, f"masstool_published-{encoder.name}" + (f"-{slug}" if changes else ""), changes)
-        lines.append(Line(name, one, _ablated(dataset, slug)))
+def _variants(id: str, caption: str, dataset: str, part: str, variants: Mapping[str, str]) -> Table:
+    """Return a table of variants of the published network, whose numbers in the paper could not be had."""
+    compared = id == "ablation"
     return Table(
-        "ablation",
+        id,
         part,
-        f"MassTool without its parts, and other transfer functions, on {part}",
-        columns("R@3", "R@5", "N@3", "N@5", "C@3", "C@5"),
-        tuple(lines),
+        f"{caption}, on {part}",
+        columns(*_ALL),
+        tuple(
+            Line(name, _variant(dataset, variant), _ablated(dataset, variant) if compared else None)
+            for name, variant in variants.items()
+        ),
         differences=(
-            "The paper's numbers of its ablations could not be had.",
-            "As served: the variants of `toolscout ablate masstool`, whose parts dev gives the weight 0 wherever they "
-            "do not help; equal numbers mean parts that are off.",
-            "Stage 1 is this package's, as served.",
+            "The paper's numbers could not be had.",
+            "All variants and seeds of the published network are trained over one encoder: stage 1 as published, seed "
+            "0.",
+            *(_OFF if compared else ()),
+        ),
+    )
+
+
+def _variant(dataset: str, variant: str) -> Experiment:
+    """Return a variant of the published network; its rows are those of `python -m studies.masstool_published`."""
+    changes = tuple(f"{name}={value}" for name, value in VARIANTS[variant].items())
+    full = _full(dataset, MINILM)
+    named = network(dataset, stage_1(dataset, MINILM), f"{full.name}-{variant}", changes)
+    return replace(named, also=(f"{variant}-{_STUDY_ID}",))
+
+
+def _gain(dataset: str, part: str) -> Table:
+    """Return where the paper's gain comes from: stage 1, the modules of stage 2, and lists of ten tools."""
+    encoder, colt_network, masstool = stage_1(dataset, MINILM), colt(dataset, MINILM), _full(dataset, MINILM)
+    lines = (
+        Line("stage 1 alone", encoder, SERVED_ENCODER[dataset]),
+        Line("stage 1 and the graphs (COLT)", colt_network, served(dataset, "colt")),
+        Line(
+            "stage 1, graphs, SUIM, AdaKT and detection (MassTool)",
+            masstool,
+            served(dataset, "masstool", prompts=True),
+        ),
+        *(
+            Line(
+                f"{name}, lists of all tools instead of ten",
+                replace(one, name=f"{one.name}-all-tools", settings=(*one.settings, _ALL_TOOLS[dataset])),
+            )
+            for name, one in (("COLT", colt_network), ("MassTool", masstool))
+        ),
+    )
+    return Table(
+        "gain",
+        part,
+        f"Where the gain comes from, on {part}",
+        columns(*_ALL),
+        lines,
+        differences=(
+            "The paper has no such table. Each seed has an encoder of its own.",
+            "As served: every tool that training used competes in stage 1 too.",
+            *(G3_DIFFERENCES if dataset == "toolbench-g3" else ()),
         ),
     )
 
@@ -105,8 +157,10 @@ def _ablated(dataset: str, slug: str) -> Experiment:
         "without-dynamic-filter": ("epsilon=-1",),
         "without-contrastive": ("contrastive=0",),
         "without-detection": ("detection=0",),
+        "without-qc-gcn": ("layers=0",),
     }.get(slug, (slug.replace("-", "=", 1),) if slug.startswith("transfer-") else ())
     name = f"masstool-{SERVED_ENCODER[dataset].name}-ablation-{slug}"
+    rows = "without-graph" if slug == "without-qc-gcn" else slug
     return Experiment(
         name,
         "masstool",
@@ -114,12 +168,17 @@ def _ablated(dataset: str, slug: str) -> Experiment:
         changes,
         prompts=True,
         encoder=SERVED_ENCODER[dataset],
-        also=(f"{slug}-chosen-*",),
+        also=(f"{rows}-chosen-*",),
         hours=0.2,
     )
 
 
-_ALL, _WITHOUT_COMP = ("R@3", "R@5", "N@3", "N@5", "C@3", "C@5"), ("R@3", "R@5", "N@3", "N@5")
+_PARTS = {"toollens": "ToolLens", "toolbench-g3": "ToolBench G3"}
+_STUDIES = (
+    ("ablation", "MassTool without its parts, and other transfer functions", _ABLATED),
+    ("sensitivity", "Weight of detection (λ), threshold of the filter (ε), and layers", _SENSITIVITY),
+    ("density", "Fewer training requests", _DENSITY),
+)
 PAPER = Paper(
     key="masstool",
     title="MassTool",
@@ -159,7 +218,11 @@ PAPER = Paper(
             "toolbench-g2",
         ),
         _main("toolbench-g3", "ToolBench G3", _ALL),
-        _ablations("toollens", "ToolLens"),
-        _ablations("toolbench-g3", "ToolBench G3"),
+        *(_gain(dataset, part) for dataset, part in _PARTS.items()),
+        *(
+            _variants(id, caption, dataset, part, variants)
+            for id, caption, variants in _STUDIES
+            for dataset, part in _PARTS.items()
+        ),
     ),
 )
