@@ -114,6 +114,7 @@ _MASSTOOL = (
     "MassTool (MiniLM-L6)",
     "MassTool (MiniLM-L6, stage 1 as served)",
 )
+_GAIN = ("stage 1 alone", "COLT over stage 1", "MassTool over stage 1")
 _COLT = ("Contriever, fine-tuned", "COLT (Contriever)", "MiniLM-L6, fine-tuned", "COLT (MiniLM-L6)")
 _WRITERS = ("Utterance alone", "Zero-shot", "Few-shot", "Supervised", "Aligned", "QTA")
 _IDS = ("ToolGen, atomic ids", "ToolGen, numeric ids", "ToolGen, hierarchical ids", "ToolGen, semantic ids")
@@ -130,6 +131,16 @@ _FIGURES: Mapping[str, tuple[str, str, tuple[_TablePanel | _MethodsPanel, ...]]]
             (
                 _TablePanel("ToolLens", "masstool", "main, ToolLens", _MASSTOOL, _RETRIEVAL),
                 _TablePanel(_OTHER_REQUESTS, "masstool", "main, ToolBench G3", _MASSTOOL, _RETRIEVAL),
+            ),
+        ),
+        "masstool_gain": (
+            "MassTool: where its gain comes from",
+            "%",
+            tuple(
+                _TablePanel(
+                    f"ToolBench G3, {head}", "masstool", "gain, ToolBench G3", _GAIN, (head,), lines_as_groups=True
+                )
+                for head in ("R@3", "C@5")
             ),
         ),
         "paper_colt": (

@@ -17,6 +17,7 @@ from toolscout.errors import BadDataset, BadRequest
 from toolscout.models.encoders.export import export
 from toolscout.papers import published_numbers, registry
 from toolscout.papers import reproduction as found
+from toolscout.papers.masstool.published_ablations import VARIANTS
 from toolscout.papers.paper import Column, Experiment, Line, Table, Unavailable, Weights
 from toolscout.papers.registry import PAPERS, find_paper, find_tables
 
@@ -234,3 +235,24 @@ def test_stages_are_trained_one_on_the_other(home: Path) -> None:
     table = Table("1", "", "", (Column("R@5", "recall@5"),), (Line("one", published),))
     assert found.cell(table.lines[0].published, table.columns[0], here.reread()).values == (row["metrics"]["recall@5"],)
     assert registry.find_tables(replace(find_paper("colt"), tables=(table,)), "1") == [table]
+
+
+def test_tables_of_masstool_have_every_variant_and_find_the_rows_of_its_study(tmp_path: Path) -> None:
+    tables = [
+        table for id in ("ablation", "sensitivity", "density") for table in find_tables(find_paper("masstool"), id)
+    ]
+    names = {one.name for table in tables for one in table.experiments() if one.retriever == "masstool_published"}
+    full = "masstool_published-published-toollens-minilml6"
+    assert names >= {f"{full}-{variant}" for variant in VARIANTS}
+    lines = {line.name: line.published for table in tables if table.part == "ToolLens" for line in table.lines}
+    named = {"dataset": "toollens", "retriever": "masstool_published", "split": "test", "seed": 0}
+    rows = [
+        scored(0.2, variant="without-suim-0123456789abcdef-s0", **named),
+        scored(0.4, variant="epsilon-0.9-0123456789abcdef-s0", **named),
+        scored(0.6, variant="full-chosen-0123456789abcdef-s0", **named),  # of toolscout ablate
+    ]
+    write_rows(tmp_path / "rows", *[row | {"metrics": {"recall@5": row["metrics"]["recall@5"]}} for row in rows])
+    column, here = Column("R@5", "recall@5"), setup(tmp_path)
+    assert found.cell(lines["w/o SUIM"], column, here).values == (rows[0]["metrics"]["recall@5"],)
+    assert found.cell(lines["ε 0.9"], column, here).values == (rows[1]["metrics"]["recall@5"],)
+    assert found.cell(lines["full"], column, here).values == ()

@@ -149,7 +149,7 @@ SELECTION = (
     "numbers were selected on what they report."
 )
 CUT = (
-    "As published, 350 tokens of a text are read, as in the paper; as served and zero-shot, 128 tokens of a request and "
+    "As published, 350 tokens of a text are read, as in the paper; as served and zero-shot, 128 of a request and "
     "96 of a document."
 )
 IN_BATCH = (

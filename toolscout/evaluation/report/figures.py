@@ -18,6 +18,8 @@ from toolscout.evaluation.row import RowDict
 _DRAWING_VERSION = 1
 # A number of gold tools that fewer requests have is left out.
 _MIN_REQUESTS = 10
+# A paper's experiments are run side by side, so their times are no times of a request.
+_SIDE_BY_SIDE = "toolscout reproduce "
 _SPLIT_LABELS = {"test": "test", "unseen_scene.test": "unseen scenes", "unseen_tool.test": "unseen tools"}
 # By panel and curve: "bench" and "requests" of the rows, and the name of the value.
 _BENCH = {
@@ -106,7 +108,7 @@ def _latency(lines: Sequence[ResultLine]) -> Figure:
         series = []
         for line in chosen:
             quality, p50 = line.values("recall@5"), line.mean("query_p50_ms", "timing")
-            if quality and p50:
+            if quality and p50 and not line.newest["command"].startswith(_SIDE_BY_SIDE):
                 spread = (deviation(quality),) if len(quality) > 1 else ()
                 series.append(Series(line.method, (_rounded(p50),), (mean_percent(quality),), spread))
         panels += panels_of(_title(chosen[0]), series)
