@@ -108,7 +108,7 @@ def _latency(lines: Sequence[ResultLine]) -> Figure:
         series = []
         for line in chosen:
             quality, p50 = line.values("recall@5"), line.mean("query_p50_ms", "timing")
-            if quality and p50 and not line.newest["command"].startswith(_SIDE_BY_SIDE):
+            if quality and p50 and not line.newest.get("command", "").startswith(_SIDE_BY_SIDE):
                 spread = (deviation(quality),) if len(quality) > 1 else ()
                 series.append(Series(line.method, (_rounded(p50),), (mean_percent(quality),), spread))
         panels += panels_of(_title(chosen[0]), series)
