@@ -211,12 +211,12 @@ class Table:
         return f"{self.id}, {self.part}" if self.part else self.id
 
     def theirs(self, line: Line, column: Column) -> float | None:
-        """Return the paper's number, in percent but for perplexities; None where it has none."""
+        """Return the paper's number, in percent but for perplexities; None where it has none, or no such measure."""
         if not line.source:
             return None
         found = published_numbers.load()[self.numbers]
         values = next(values for name, source, values in found.lines if (name, source) == (line.name, line.source))
-        return values[found.columns.index(column.head)]
+        return values[found.columns.index(column.head)] if column.head in found.columns else None
 
     def sources(self) -> list[str]:
         """Return where the paper's numbers of this table were read."""

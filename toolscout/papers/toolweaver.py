@@ -23,23 +23,24 @@ from toolscout.papers.toolgen import (
     ABILITY,
     ABOUT_ALL,
     AGENT_DIFFERENCES,
-    BY_PART,
     GROUPS,
     LLAMA,
     ON_TOOLLENS,
     OTHER_AGENT,
+    PARTS,
     TOOLBENCH_ALL,
     TRAINED_PARTS,
     agent,
     alone,
     alone_tables,
+    by_part,
     group_columns,
     in_domain,
     on_g3,
     retrieval_lines,
     served,
     small,
-    with_bm25,
+    with_untrained,
 )
 
 _QWEN = {size: Weights(f"qwen-2.5-{size.lower()}", f"Qwen-2.5 {size}", "base") for size in ("1.5B", "3B", "7B", "14B")}
@@ -75,9 +76,9 @@ def _multi_domain() -> Table:
         "ToolGen (public checkpoint)": _published("toolbench-atomic", LLAMA, "toolgen"),
         "ToolWeaver": _published("toolbench", LLAMA),
     }
-    lines = (*with_bm25(published_lines("toolbench", "ToolWeaver", ours)), _OWN)
+    lines = (*with_untrained(published_lines("toolbench", "ToolWeaver", ours)), _OWN)
     caption = "Retrieval among all tools of ToolBench (Tables 1 and 4)"
-    return Table("1", "multi-domain", caption, BY_PART, lines, "toolbench")
+    return Table("1", "multi-domain", caption, by_part(*PARTS), lines, "toolbench")
 
 
 def _qwen() -> Table:
@@ -86,7 +87,7 @@ def _qwen() -> Table:
         ours[f"ToolGen (Qwen-2.5 {size})"] = _published(f"toolbench-{weights.name}", weights, "toolgen")
         ours[f"ToolWeaver (Qwen-2.5 {size})"] = _published(f"toolbench-{weights.name}", weights)
     lines = published_lines("toolbench", "ToolWeaver, Qwen", ours)
-    columns = tuple(column for column in BY_PART if not column.head.endswith("@3"))
+    columns = tuple(column for column in by_part(*PARTS) if not column.head.endswith("@3"))
     return Table("qwen", "", "Qwen-2.5 of four sizes", columns, lines, "toolbench")
 
 
