@@ -138,7 +138,8 @@ def _gain(dataset: str, part: str) -> Table:
         columns(*_ALL),
         lines,
         differences=(
-            "The paper has no such table. COLT adds the graphs to stage 1, MassTool SUIM, AdaKT and detection besides. "
+            "The paper has no such table. COLT's stage 2 trains vectors over graphs; MassTool's has SUIM, AdaKT and "
+            "detection besides. "
             "Lists have ten tools unless a line says otherwise. Each seed has an encoder of its own.",
             "As served: every tool that training used competes in stage 1 too.",
             *(G3_DIFFERENCES if dataset == "toolbench-g3" else ()),
