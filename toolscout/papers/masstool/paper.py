@@ -104,6 +104,7 @@ def _variants(id: str, caption: str, dataset: str, part: str, variants: Mapping[
             "All variants and seeds of the published network are trained over one encoder: stage 1 as published, seed "
             "0.",
             *(_OFF if compared else ()),
+            *(G3_DIFFERENCES if dataset == "toolbench-g3" else ()),
         ),
     )
 
@@ -139,8 +140,7 @@ def _gain(dataset: str, part: str) -> Table:
         lines,
         differences=(
             "The paper has no such table. COLT's stage 2 trains vectors over graphs; MassTool's has SUIM, AdaKT and "
-            "detection besides. "
-            "Lists have ten tools unless a line says otherwise. Each seed has an encoder of its own.",
+            "detection besides. Lists have ten tools unless a line says otherwise. Each seed has its own encoder.",
             "As served: every tool that training used competes in stage 1 too.",
             *(G3_DIFFERENCES if dataset == "toolbench-g3" else ()),
         ),
