@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,19 @@ def test_a_seed_gives_one_set_of_codes(learned: LearnedCodes) -> None:
     assert again.codes == learned.codes
     np.testing.assert_array_equal(again.quantizer.codebooks, learned.quantizer.codebooks)
     assert taught(seed=1, code_steps=5).codes != taught(code_steps=5).codes
+
+
+def test_a_seed_gives_one_set_of_codes_whatever_threads_do(request: pytest.FixtureRequest) -> None:
+    # Indexing tools by pairs would let threads add up a tool's gradients in any order.
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(2)
+    draw = np.random.default_rng(0)
+    vectors = draw.normal(size=(300, 384)).astype(np.float32)
+    uses = draw.integers(300, size=(600, 4)).tolist()
+    options = CodeOptions(levels=2, codes=64, code_steps=60, collaborative=1.0)
+    first = learn(vectors, uses, options)
+    for _ in range(3):
+        np.testing.assert_array_equal(learn(vectors, uses, options).quantizer.codebooks, first.quantizer.codebooks)
 
 
 def test_batches_and_drawn_edges_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

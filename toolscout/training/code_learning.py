@@ -35,6 +35,7 @@ _BATCH, _EDGES = 4096, 2048
 # The vectors that k-means initialises the codebooks from, and its iterations.
 _SAMPLE, _ROUNDS = 8192, 15
 _SINKHORN_ROUNDS = 30
+_UNRECORDED_STEPS = 3
 # The temperature of soft assignments, in units of the mean distance to the nearest code.
 _SOFT = 0.5
 # The share of steps before quantisation begins, and the share after which unused codes are no longer moved.
@@ -141,9 +142,6 @@ class _Learner:
             self.rows(together.second[: len(weight)]),
             self.rows(weight),
         )
-        self.balance: Callable[[Tensor], Tensor] = partial(_sinkhorn, epsilon=options.sinkhorn)
-        if self.whole and options.sinkhorn and device.type == "cuda":
-            self.balance = _recorded(self.balance, torch.zeros(len(vectors), self.net.books.shape[1], device=device))
 
     def loss(self, batch: Tensor, plain: bool) -> Tensor:
         """The loss of a batch of rows: reconstruction, codebooks, and the collaborative loss; `plain` without codes."""
@@ -169,7 +167,7 @@ class _Learner:
             distances = _distances(left, book)
             nearest = distances.detach().min(dim=1)
             likely = torch.log_softmax(-distances / (_SOFT * nearest.values.mean()).clamp(min=1e-6), dim=1)
-            first, second = (likely[ends[0]], likely[ends[1]]) if self.whole else likely.chunk(2)
+            first, second = (functional.embedding(end, likely) for end in ends) if self.whole else likely.chunk(2)
             found = found - torch.logsumexp(first + second, dim=1) / (log(len(book)) * len(prefixes))
             left = left - book.detach()[nearest.indices]
         return found
@@ -181,7 +179,7 @@ class _Learner:
         for book in self.net.books:
             chosen = functional.one_hot(_nearest(left, book.detach()), len(book)).to(book.dtype) @ book
             total, left = total + chosen, left - chosen.detach()
-        first, second = (total[ends[0]], total[ends[1]]) if self.whole else total.chunk(2)
+        first, second = (functional.embedding(end, total) for end in ends) if self.whole else total.chunk(2)
         return (first - second).square().sum(dim=1)
 
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -198,7 +196,7 @@ class _Learner:
         left, total, loss = latent, torch.zeros_like(latent), latent.new_zeros(())
         for book in self.net.books:
             distances = _distances(left.detach(), book.detach())
-            codes = self.balance(distances) if self.options.sinkhorn else distances.argmin(dim=1)
+            codes = _sinkhorn(distances, self.options.sinkhorn) if self.options.sinkhorn else distances.argmin(dim=1)
             # A product with a one-hot matrix, because its gradient is deterministic, also on a GPU.
             chosen = functional.one_hot(codes, len(book)).to(book.dtype) @ book
             loss = loss + functional.mse_loss(chosen, left.detach())
@@ -266,27 +264,41 @@ class _Learner:
         steps, rate = self.options.code_steps, self.options.code_rate
         plain, moving = round(_PLAIN * steps), round(_MOVING * steps)
         every = max(1, steps // _REVIVALS)
-        adam = torch.optim.Adam(self.net.parameters(), lr=rate)
+        recorded = self.whole and self.device.type == "cuda"
+        adam = torch.optim.Adam(self.net.parameters(), lr=rate, capturable=recorded)
+        all_rows = self.rows(np.arange(len(self.vectors)))
         order, at = np.empty(0, dtype=np.int64), 0
+        take_step: Callable[[Tensor], Tensor] = partial(self.step, adam, plain=True)
+        if recorded:
+            adam.param_groups[0]["lr"] = torch.tensor(rate, device=self.device)
+            take_step = _RecordedStep(take_step)
         for step in range(steps):
             if step == plain:
                 self.begin_codes()
+                take_step = partial(self.step, adam, plain=False)
+                take_step = _RecordedStep(take_step) if recorded else take_step
             elif plain < step < moving and step % every == 0:
                 self.revive_all(adam)
-            if at >= len(order):
-                count = len(self.vectors)
-                order, at = np.arange(count) if self.whole else self.pick.permutation(count), 0
-            batch, at = self.rows(order[at : at + _BATCH]), at + _BATCH
-            adam.param_groups[0]["lr"] = rate * min(1.0, 5 * (1 - step / steps))
-            loss = self.loss(batch, step < plain)
-            adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
-            adam.step()
+            batch = all_rows
+            if not self.whole:
+                if at >= len(order):
+                    order, at = self.pick.permutation(len(self.vectors)), 0
+                batch, at = self.rows(order[at : at + _BATCH]), at + _BATCH
+            _set_rate(adam, rate * min(1.0, 5 * (1 - step / steps)))
+            loss = take_step(batch)
             if progress and (step + 1) % every == 0:
                 progress(f"learning codes, loss {loss.item():.3f}", step + 1, steps)
         if not torch.isfinite(loss):
             raise TrainingStopped("the loss of the codes is not a finite number; lower --option code_rate")
+
+    def step(self, adam: torch.optim.Adam, batch: Tensor, plain: bool) -> Tensor:
+        """Take a step on a batch of rows, and give back its loss."""
+        loss = self.loss(batch, plain)
+        adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
+        adam.step()
+        return loss.detach()
 
     def rows(self, rows: NDArray[Any]) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
@@ -423,19 +435,39 @@ def _sinkhorn(distances: Tensor, epsilon: float) -> Tensor:
     return (kernel * columns).argmax(dim=1)
 
 
-def _recorded(function: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[Tensor], Tensor]:
-    """A function of tensors of one shape, recorded as a CUDA graph: its many small kernels are started at once."""
-    taken = like.clone()
-    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-        function(taken)  # before it is recorded, libraries allocate what they need
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = function(taken)
+def _set_rate(adam: torch.optim.Adam, rate: float) -> None:
+    """Set the learning rate; one that lies on a GPU is changed in place, where recorded steps read it."""
+    group = adam.param_groups[0]
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
-    def replay(given: Tensor) -> Tensor:
-        taken.copy_(given)
-        graph.replay()
-        return found.clone()
 
-    return replay
+class _RecordedStep:
+    """A training step of always the same batch, recorded as a CUDA graph: its many small kernels start at once.
+
+    The first steps are not recorded: libraries and the optimiser allocate what they need.
+    """
+
+    def __init__(self, take_step: Callable[[Tensor], Tensor]) -> None:
+        self._take_step, self._taken = take_step, 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._loss = torch.empty(0)
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        self._taken += 1
+        if self._graph is not None:
+            self._graph.replay()
+            return self._loss
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            loss = self._take_step(batch)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        if self._taken == _UNRECORDED_STEPS:
+            torch.cuda.synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=self._stream):
+                self._loss = self._take_step(batch)
+        return loss
