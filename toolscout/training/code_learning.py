@@ -429,10 +429,9 @@ def _sinkhorn(distances: Tensor, epsilon: float) -> Tensor:
     kernel = torch.exp(-(scaled - scaled.min(dim=1, keepdim=True).values) / epsilon)
     share = len(kernel) / kernel.shape[1]
     columns = kernel.new_ones(kernel.shape[1])
-    by_column = kernel.T.contiguous()  # a product with it reads memory in order
     for _ in range(_SINKHORN_ROUNDS):
         rows = 1 / (kernel @ columns)
-        columns = share / (by_column @ rows).clamp(min=1e-200)
+        columns = share / (kernel.T @ rows).clamp(min=1e-200)
     return (kernel * columns).argmax(dim=1)
 
 
