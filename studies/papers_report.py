@@ -137,9 +137,8 @@ _FIGURES: Mapping[str, tuple[str, str, tuple[_TablePanel | _MethodsPanel, ...]]]
             "MassTool: where its gain comes from",
             "%",
             tuple(
-                _TablePanel(
-                    f"ToolBench G3, {head}", "masstool", "gain, ToolBench G3", _GAIN, (head,), lines_as_groups=True
-                )
+                _TablePanel(f"{part}, {head}", "masstool", f"gain, {part}", _GAIN, (head,), lines_as_groups=True)
+                for part in ("ToolLens", "ToolBench G3")
                 for head in ("R@3", "C@5")
             ),
         ),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.evaluation.report_samples import scored, write_rows
@@ -15,11 +16,14 @@ from tests.training.learnable import learnable, tiny_source
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
 from toolscout.models.encoders.export import export
+from toolscout.models.tool_ids.code_tree import health
 from toolscout.papers import published_numbers, registry
 from toolscout.papers import reproduction as found
 from toolscout.papers.masstool.published_ablations import VARIANTS
 from toolscout.papers.paper import Column, Experiment, Line, Table, Unavailable, Weights
 from toolscout.papers.registry import PAPERS, find_paper, find_tables
+from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.toolweaver import Toolweaver
 
 BM25 = Experiment("default", "bm25", "learnable", train="")
 NEAR = Experiment("near", "memory", "learnable", ("neighbours=3",))
@@ -258,3 +262,16 @@ def test_tables_of_masstool_have_every_variant_and_find_the_rows_of_its_study(tm
     assert found.cell(lines["w/o SUIM"], column, here).values == (rows[0]["metrics"]["recall@5"],)
     assert found.cell(lines["ε 0.9"], column, here).values == (rows[1]["metrics"]["recall@5"],)
     assert found.cell(lines["full"], column, here).values == ()
+
+
+def test_rows_say_how_tools_share_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = [(0, 0), (0, 1), (1, 0), (2, 0)]
+    figures = health(codes, 4, np.array([(0, 1), (1, 2)]))
+    monkeypatch.setattr(Toolweaver, "health", lambda model: figures.as_dict())
+    # Three of four first codes and two of four second ones; one of two pairs, and one of six, share the first.
+    assert found.code_measures(Toolweaver()) == {
+        "codes_used": 0.625,
+        "co_used_together": 0.5,
+        "any_together": pytest.approx(1 / 6, abs=1e-6),
+    }
+    assert found.code_measures(Bm25()) == {}

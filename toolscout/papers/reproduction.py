@@ -58,6 +58,7 @@ from toolscout.retrievers.document_index import ENCODER_FOLDER
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rewrite.retriever import FINETUNED_FOLDER
+from toolscout.retrievers.toolweaver import Toolweaver
 from toolscout.training.encoder_options import IdTrainingOptions
 
 FILE = "reproduce.jsonl"
@@ -439,7 +440,7 @@ def run(
         )
         row = done.row.to_dict()
         query_writers.refuse_failures(row)
-        row["metrics"] = {**row["metrics"], **at_gold(done.asked)}
+        row["metrics"] = {**row["metrics"], **at_gold(done.asked), **code_measures(opened)}
         row["options"] = {name: _without_path(value) for name, value in row["options"].items()}
         if experiment.larger_model:
             writer = query_writers.read(setup.llm)
@@ -549,6 +550,18 @@ def at_gold(asked: Sequence[RequestResult]) -> dict[str, float]:
         for name, measure in (("recall", metrics.recall), ("comp", metrics.comp))
         if golds
     }
+
+
+def code_measures(opened: Retriever) -> dict[str, float]:
+    """Return how tools share codes, of a model that has learned codes; nothing of another.
+
+    codes_used: the share of codes that a tool has, the mean over levels. co_used_together: the share of pairs of tools
+    used together that have the same first code; any_together: of all pairs.
+    """
+    if not isinstance(opened, Toolweaver) or not (health := opened.health()):
+        return {}
+    found = {"codes_used": fmean(health["used"]), "co_used_together": health["together"]}
+    return {name: round(value, 6) for name, value in (found | {"any_together": health["random"]}).items()}
 
 
 def _without_path(value: Any) -> Any:
