@@ -30,7 +30,7 @@ from toolscout.core.permissions import Key, Principal, new_key
 from toolscout.core.tool import Listing, Origin, Tool, text_digest
 from toolscout.errors import BadRequest, BadTool, DuplicateTool, StoreError, UnknownPrincipal, UnknownTool
 from toolscout.stores import AddReport, Change, Store
-from toolscout.stores.base import ExpansionReport
+from toolscout.stores.base import ExpansionReport, StoredTool
 
 Make = Callable[[Path], Store]
 Chunks = Callable[[int], None]
@@ -334,6 +334,16 @@ class StoreContract:
         store.add([known], "a")
         assert store.expansions() == {}
 
+    def test_entries_are_tools_as_their_sources_gave_them(self, store: Store) -> None:
+        store.add([FULL], "code server")
+        store.add(tools(2), "mail server")
+        store.set_alias("mail/tool_0001", "zebra")
+        store.set_alias("mail/tool_0001", "ant")
+        first, second, third = store.entries()
+        assert first == StoredTool(FULL, "code server", ())
+        assert second == StoredTool(tool("tool_0000"), "mail server", ())
+        assert third == StoredTool(tool("tool_0001"), "mail server", ("ant", "zebra"))
+
     def test_a_source_that_adds_while_it_is_read(self, store: Store, chunks: Chunks) -> None:
         chunks(2)
 
@@ -395,6 +405,14 @@ class StoreContract:
         store.put_vectors("m", digests, vectors)
         assert store.vectors_after("m", rest.cursor).digests == tuple(digests)  # numbers never come twice
 
+    def test_models_are_those_with_vectors(self, store: Store) -> None:
+        assert store.models() == []
+        store.put_vectors("second", ["a"], unit(1))
+        store.put_vectors("first", ["a", "b"], unit(2))
+        assert store.models() == ["first", "second"]
+        store.prune_vectors()
+        assert store.models() == []
+
     def test_prune_keeps_what_is_used(self, store: Store) -> None:
         store.add(tools(4))
         digests = [digest for digest, _ in store.missing_vectors("m")]
@@ -434,6 +452,15 @@ class StoreContract:
         store.revoke("ann", store.permissions("ann"))
         assert store.principals() == ["bob"]
         assert store.version() == 0
+
+    def test_grants_are_kept_as_they_were_given(self, store: Store) -> None:
+        given = Allowed.of(namespaces=["mail", "no such"], ids=["code/none"])
+        store.put_principal(Principal("agent", deny=("mail/*",)))
+        store.grant("agent", given)
+        assert store.grants("agent") == given
+        store.revoke("agent", Allowed.of(namespaces=["mail"]))
+        assert store.grants("agent") == Allowed.of(namespaces=["no such"], ids=["code/none"])
+        assert store.grants("nobody") == Allowed.of()
 
     def test_feedback(self, store: Store) -> None:
         first = Example(

@@ -16,6 +16,7 @@ from toolscout.cli import (
     add,
     agent,
     codes,
+    copy,
     demo,
     doctor,
     encoder,
@@ -101,11 +102,11 @@ app.command()(tools.alias)
 app.command()(permissions.grant)
 app.command()(permissions.revoke)
 app.command()(feedback.feedback)
+app.command()(copy.copy)
 app.add_typer(keys.app, name="keys")
 evaluate.register(app)
 app.command()(train.train)
 app.command()(ablate.ablate)
-app.command()(reproduce.reproduce)
 app.command()(reproduce.reproduce)
 app.command()(results.results)
 app.command()(codes.codes)

@@ -62,6 +62,15 @@ class ExpansionReport:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredTool:
+    """A tool as its source gave it, the label of that source, and beside it the aliases that users added, sorted."""
+
+    tool: Tool
+    source: str
+    aliases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SourceState:
     """A source of tools: how many tools it has in the store, and when it last changed any (None: not known)."""
 
@@ -151,6 +160,10 @@ class Store(ABC):
         """Yield the tools, or one page of them, sorted by id. Raises BadRequest for a negative offset or limit."""
 
     @abstractmethod
+    def entries(self) -> Iterator[StoredTool]:
+        """Yield all tools as they are stored, sorted by id."""
+
+    @abstractmethod
     def changes(self, since: int) -> Iterator[Change]:
         """Yield the last change of each tool that changed after version `since`, sorted by version, then id."""
 
@@ -194,6 +207,10 @@ class Store(ABC):
         """Return the cursor after the last cached vector of this model."""
 
     @abstractmethod
+    def models(self) -> list[str]:
+        """Return the fingerprints of the models that vectors are cached of, sorted."""
+
+    @abstractmethod
     def put_vectors(self, fingerprint: str, digests: Sequence[str], vectors: Floats) -> None:
         """Cache vectors in half precision. A vector that is cached already is not replaced."""
 
@@ -223,6 +240,10 @@ class Store(ABC):
     @abstractmethod
     def revoke(self, principal: str, allowed: Allowed) -> None:
         """Remove these grants of a principal; those it does not have are ignored."""
+
+    @abstractmethod
+    def grants(self, principal: str) -> Allowed:
+        """Return the grants of a principal as they were given, whatever tools there are."""
 
     @abstractmethod
     def permissions(self, principal: str) -> Allowed:

@@ -33,6 +33,11 @@ class PrincipalTables:
             statement = "DELETE FROM grants WHERE principal = ? AND kind = ? AND value = ?"
             db.executemany(statement, _grants(principal, allowed))
 
+    def grants(self, principal: str) -> Allowed:
+        """Return the grants of a principal as they were given, whatever tools there are."""
+        with self._files.reading() as db:
+            return _granted(db, principal)
+
     def permissions(self, principal: str) -> Allowed:
         """Return what a principal may see of the present catalogue; one without grants and patterns sees nothing."""
         with self._files.reading() as db:
@@ -119,13 +124,16 @@ def _principal(db: sqlite3.Connection, name: str) -> Principal | None:
         ) from error
 
 
-def _rules(db: sqlite3.Connection, name: str) -> Rules:
+def _granted(db: sqlite3.Connection, name: str) -> Allowed:
     rows = db.execute("SELECT kind, value FROM grants WHERE principal = ?", (storable(name),)).fetchall()
-    granted = Allowed.of(
+    return Allowed.of(
         namespaces=(value for kind, value in rows if kind == "namespace"),
         ids=(value for kind, value in rows if kind == "id"),
     )
-    principal = _principal(db, name)
+
+
+def _rules(db: sqlite3.Connection, name: str) -> Rules:
+    granted, principal = _granted(db, name), _principal(db, name)
     return Rules(granted, principal.allow, principal.deny) if principal else Rules(granted)
 
 

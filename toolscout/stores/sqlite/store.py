@@ -100,6 +100,15 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
             row = db.execute(query, model).fetchone() if model else None
         return int(row[0]) if row else 0
 
+    def models(self) -> list[str]:
+        """Return the fingerprints of the models that vectors are cached of, sorted."""
+        query = """
+            SELECT fingerprint FROM models WHERE EXISTS (SELECT 1 FROM vectors WHERE vectors.model = models.id)
+            ORDER BY fingerprint
+        """
+        with self._files.reading() as db:
+            return [row[0] for row in db.execute(query)]
+
     def put_vectors(self, fingerprint: str, digests: Sequence[str], vectors: Floats) -> None:
         """Cache vectors in half precision. A vector that is cached already is not replaced."""
         if len(digests) == 0:

@@ -16,7 +16,7 @@ from toolscout.core.answer import Allowed
 from toolscout.core.expansion import Expansion, with_expansion
 from toolscout.core.tool import DOCUMENT_VERSION, Listing, Tool, clean_text, namespace_of, text_digest
 from toolscout.errors import BadRequest, BadTool, CorruptStore, DuplicateTool, NewerStore, UnknownTool
-from toolscout.stores.base import AddReport, Change, ExpansionReport, SourceState
+from toolscout.stores.base import AddReport, Change, ExpansionReport, SourceState, StoredTool
 from toolscout.stores.sqlite.connections import Connections, caller_code
 
 CHUNK = 2000  # tools held in memory at a time
@@ -130,6 +130,12 @@ class ToolTables:
         where, values = _in_namespace(namespace)
         query = f"SELECT record, {_USER_ALIASES} FROM tools {where} ORDER BY id LIMIT ? OFFSET ?"
         return self._tools(query, (*values, -1 if limit is None else limit, offset))
+
+    def entries(self) -> Iterator[StoredTool]:
+        """Yield all tools as they are stored, sorted by id."""
+        with self._files.reading() as db:
+            for record, source, aliases in db.execute(f"SELECT record, source, {_USER_ALIASES} FROM tools ORDER BY id"):
+                yield StoredTool(self._tool(record, "[]"), source, tuple(sorted(json.loads(aliases))))
 
     def changes(self, since: int) -> Iterator[Change]:
         """Yield the last change of each tool that changed after version `since`, sorted by version, then id."""
