@@ -147,6 +147,29 @@ def test_an_interrupted_training_comes_to_the_same_end(tmp_path: Path, dies_at: 
     assert again.met[0] == divmod(saved, STEPS)  # what was complete is not done again
 
 
+@pytest.mark.parametrize(("quick", "written"), [(10.0, 6), (0.0, 1)])
+def test_checkpoints_that_are_slow_to_write_are_written_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: float, written: int
+) -> None:
+    monkeypatch.setattr(loop, "_QUICK_WRITE", quick)
+    monkeypatch.setattr(loop, "_WRITE_FACTOR", 1e9)  # no epoch is as long as that
+    steps: list[int] = []
+    write = Checkpoints.write
+
+    def noted(self: Checkpoints, state: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
+        steps.append(int(str(state["step"])))
+        write(self, state, tensors)
+
+    monkeypatch.setattr(Checkpoints, "write", noted)
+    whole = Line()
+    run(whole, Schedule(6, 0.1, patience=0), Checkpoints(tmp_path / "whole", "x"))
+    assert steps == [STEPS * (epoch + 1) for epoch in range(written)]
+    # A training that goes on from the first of them comes to the same end.
+    again = Line()
+    run(again, Schedule(6, 0.1, patience=0), Checkpoints(tmp_path / "whole", "x"))
+    assert torch.equal(again.model.weight, whole.model.weight)
+
+
 def test_an_early_stop_is_remembered(tmp_path: Path) -> None:
     scores = [0.5, 0.4, 0.3, 0.9, 0.9, 0.9]
     trained(Line(scores), schedule(patience=2), tmp_path)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,6 +25,9 @@ Scores = Mapping[str, float]
 # Reading the loss on a GPU waits for all work before it, so it is read every so many steps only.
 _LOOK_EVERY = 16
 _CLIP = 1.0
+# A checkpoint that takes longer than these seconds to write is written at the end of an epoch only if that long, times
+# this factor, has passed since the last one.
+_QUICK_WRITE, _WRITE_FACTOR = 0.1, 9
 _STATE_PREFIX = "task."
 FAST = "tower."  # what the names of parameters with a higher learning rate begin with
 # This is the default; some versions of torch warn unless it is set explicitly.
@@ -156,7 +160,7 @@ def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, repor
             for name, tensor in tensors.items()
             if name.startswith(_STATE_PREFIX)
         }
-    clock = _Clock(trained.seconds)
+    clock, last_write = _Clock(trained.seconds), _LastWrite()
     epoch = trained.steps // per_epoch
     while epoch < schedule.epochs and not (schedule.patience and since_best >= schedule.patience):
         task.begin(epoch, saved)
@@ -184,7 +188,9 @@ def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, repor
         since_best = 0 if better else since_best + 1
         trained.history.append({"epoch": epoch, "loss": round(loss, 4), **{k: round(v, 4) for k, v in scores.items()}})
         trained.seconds = clock.spent()
-        _write(checkpoints, trained, since_best, parameters, optimiser, {})
+        if last_write.is_past():
+            with last_write.timed():
+                _write(checkpoints, trained, since_best, parameters, optimiser, {})
         if report:
             report(_progress_text(epoch, loss, trained), trained.steps, total)
         epoch += 1
@@ -215,6 +221,24 @@ class _Clock:
 
     def spent(self) -> float:
         return time.perf_counter() - self._start
+
+
+class _LastWrite:
+    """When the last checkpoint was written and how long that took: large ones must not take most of the time."""
+
+    def __init__(self) -> None:
+        self._ended, self._took = 0.0, 0.0
+
+    def is_past(self) -> bool:
+        """Whether it is time for another one."""
+        return self._took < _QUICK_WRITE or time.perf_counter() - self._ended >= _WRITE_FACTOR * self._took
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._ended = time.perf_counter()
+        self._took = self._ended - started
 
 
 def _step(
