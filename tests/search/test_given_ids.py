@@ -56,7 +56,7 @@ class Process:
     def __init__(self, store: SqliteStore, folder: Path) -> None:
         """Recall what was given."""
         self.retriever: Any = Naming()
-        self.given = AssignedIds(store, folder / "s.db", folder / "model", self.retriever)
+        self.given = AssignedIds(store, folder / "model", self.retriever)
         there = [one for _, one in store.documents(0) if one is not None]
         self.given.saw([one.id for one in there], [one.digest() for one in there])
 

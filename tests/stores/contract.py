@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -79,6 +78,11 @@ class StoreContract:
     def test_behaves_like_a_dict(self, make: Make) -> None:
         examples = settings(max_examples=30, stateful_step_count=25, deadline=None)
         run_state_machine_as_test(lambda: Model(make), settings=examples)
+
+    @pytest.fixture
+    def driver_error(self) -> Exception:
+        """An error of the kind that the store's own database raises."""
+        return OSError("the disk died")
 
     # Tools.
 
@@ -238,13 +242,13 @@ class StoreContract:
         assert store.add([], "b", sync=True) == AddReport(0, 0, 0, 2, 4)
         assert store.add([], "b", sync=True) == AddReport(0, 0, 0, 0, 4)
 
-    @pytest.mark.parametrize(
-        "error",
-        [OSError("the server died"), sqlite3.DatabaseError("another file"), UnicodeDecodeError("utf-8", b"", 0, 1, "")],
-    )
+    @pytest.mark.parametrize("error", [OSError("the server died"), None, UnicodeDecodeError("utf-8", b"", 0, 1, "")])
     @pytest.mark.parametrize("at", [5, 35])
-    def test_a_source_that_breaks_leaves_nothing(self, store: Store, chunks: Chunks, error: Exception, at: int) -> None:
+    def test_a_source_that_breaks_leaves_nothing(
+        self, store: Store, chunks: Chunks, driver_error: Exception, error: Exception | None, at: int
+    ) -> None:
         chunks(10)
+        error = error or driver_error
         store.add([tool("before")], "a")
 
         def breaking() -> Iterator[Tool]:

@@ -145,10 +145,10 @@ class Group(TyperGroup):
 
 def store_path(ctx: typer.Context, given: Path | None) -> Path:
     """Return the catalogue's path: the command's --store, else the global one. Raises StoreError for a URL."""
-    from toolscout.stores import check_path
+    from toolscout.stores import check_place
 
     path = given or (ctx.obj.store if isinstance(ctx.obj, Globals) else Path(DEFAULT_STORE))
-    check_path(path)
+    check_place(path)
     return path
 
 

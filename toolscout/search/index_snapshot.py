@@ -77,10 +77,13 @@ def worth(tools: int, changed: int, opened: int | None = None) -> bool:
     return changed >= (share if opened is None or opened > share else min(share, WORTH_LISTING))
 
 
-def folder(store_path: Path, retriever: str, fingerprint: str = "") -> Path:
-    """Where the snapshots of one retriever over one store lie; `fingerprint`: of another encoder than the default."""
+def folder(index_folder: Path, retriever: str, fingerprint: str = "") -> Path:
+    """Where the snapshots of one retriever lie, in the index folder of a store.
+
+    `fingerprint`: of another encoder than the default.
+    """
     name = f"{retriever}-{fingerprint[:12]}" if fingerprint else retriever
-    return store_path.with_name(store_path.name + ".index") / name
+    return index_folder / name
 
 
 def index_name(index: Retriever) -> str:
@@ -337,12 +340,12 @@ class AssignedIds:
     catalogue all write and read; the last line of a tool counts.
     """
 
-    def __init__(self, store: Store, store_path: Path, model: Path, retriever: Retriever) -> None:
+    def __init__(self, store: Store, model: Path, retriever: Retriever) -> None:
         """Read the saved ids and reserve them in the model."""
         made = hashlib.blake2b(digest_size=16)
         for path in sorted(model.rglob("model.json")):  # a hybrid's parts have one each
             made.update(path.read_bytes())
-        self._file = folder(store_path, "ids") / f"{made.hexdigest()}.jsonl"
+        self._file = folder(store.index_folder(), "ids") / f"{made.hexdigest()}.jsonl"
         self._parts = [part for part in _parts(retriever) if part.gives_ids]
         self._digests: dict[str, str] = {}
         self._versions: list[int] = []

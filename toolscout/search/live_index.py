@@ -65,9 +65,9 @@ class LiveIndex:
             if index_snapshot.is_outdated(self.retriever):
                 self._unsaved_changes = len(self.retriever)  # enough to save it again
 
-    def assign_ids(self, path: Path, model: Path) -> None:
-        """Keep the ids that a model assigns to tools beside the store at `path`."""
-        self._assigned_ids = index_snapshot.AssignedIds(self.store, path, model, self.retriever)
+    def assign_ids(self, model: Path) -> None:
+        """Keep the ids that a model assigns to tools."""
+        self._assigned_ids = index_snapshot.AssignedIds(self.store, model, self.retriever)
 
     @property
     def fit_options(self) -> FitOptions:

@@ -1,16 +1,49 @@
-"""Stores keep the catalogue on disk. Each folder is one kind of store."""
+"""Stores keep the catalogue. Each folder is one kind of store."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from toolscout.errors import MissingExtra, StoreError
 from toolscout.stores.base import AddReport, Change, Store, VectorBatch
 from toolscout.stores.sqlite.connections import check_path
 from toolscout.stores.sqlite.store import SqliteStore
 
-__all__ = ["AddReport", "Change", "Store", "VectorBatch", "check_path", "open_store"]
+__all__ = ["AddReport", "Change", "Store", "VectorBatch", "check_place", "is_url", "open_store", "store_exists"]
+
+_URL = re.compile(r"postgres(ql)?://")
+_COLLAPSED = re.compile(r"postgres(ql)?:/(?!/)")
 
 
-def open_store(path: str | Path, *, durable: bool | None = None) -> Store:
-    """Open the store at a path, or create it. `durable`: see SqliteStore."""
-    return SqliteStore(path, durable=durable)
+def is_url(place: str | Path) -> bool:
+    """Return whether a place is the URL of a PostgreSQL database; others are paths of SQLite files."""
+    return _URL.match(str(place)) is not None
+
+
+def check_place(place: str | Path) -> None:
+    """Raise StoreError for a place that is neither a path nor the URL of a kind of store."""
+    if isinstance(place, Path) and _COLLAPSED.match(str(place)):
+        raise StoreError("a URL is no path: give the URL of the store as text, not as a Path")
+    if not is_url(place):
+        check_path(place)
+
+
+def store_exists(place: str | Path) -> bool:
+    """Return whether there may be a store at a place: for a path, whether the file is there."""
+    return is_url(place) or Path(place).exists()
+
+
+def open_store(place: str | Path, *, durable: bool | None = None) -> Store:
+    """Open the store at a path or a postgresql:// URL, or create it. `durable`: see SqliteStore and PostgresStore."""
+    check_place(place)
+    if not is_url(place):
+        return SqliteStore(place, durable=durable)
+    try:
+        import pgvector.psycopg  # noqa: F401
+        import psycopg_pool  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("a store in PostgreSQL", "postgres") from error
+    from toolscout.stores.postgres.store import PostgresStore
+
+    return PostgresStore(str(place), durable=durable)

@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
 from toolscout.core.answer import Allowed, Example
 from toolscout.core.arrays import Floats
+from toolscout.core.cache_folder import cache_folder
 from toolscout.core.expansion import Expansion
 from toolscout.core.permissions import Key, Principal, Rules
 from toolscout.core.tool import Listing, Tool
@@ -292,6 +294,10 @@ class Store(ABC):
     @abstractmethod
     def feedback(self, after: int = 0) -> Iterator[tuple[int, Example]]:
         """Yield number and feedback in order of arrival; `after` is the last number already read."""
+
+    def index_folder(self) -> Path:
+        """Return the folder of this machine for what is derived from this store, such as built indexes."""
+        return cache_folder() / "indexes" / self.identity()
 
     @abstractmethod
     def check(self) -> None:
