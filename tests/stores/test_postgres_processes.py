@@ -204,6 +204,15 @@ def test_a_statement_that_takes_too_long(postgres: Postgres) -> None:
         assert store.add(tools(3)).added == 1
 
 
+def test_46587_tools_are_added_within_a_minute(url: str) -> None:
+    many = [tool(f"tool_{number:05}", f"Does {number}. " + "word " * 60, f"n{number % 50}") for number in range(46_587)]
+    with PostgresStore(url) as store:
+        began = time.monotonic()
+        assert store.add(many).added == 46_587
+        assert time.monotonic() - began < 60
+        assert store.add(many).unchanged == 46_587
+
+
 class Slow(HashedWords):
     """An encoder that tells a pipe of every text that it encodes."""
 
