@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -102,6 +103,31 @@ def test_everything_arrives(source: Store, target: Store) -> None:
     # An import into the copy sees that nothing changed, and keeps what users added.
     assert target.add(tools(5), "mail server").unchanged == 5
     assert "letterbox" in target.get(["mail/tool_0001"])[0].aliases
+
+
+def test_what_a_gateway_holds_back_arrives(source: Store, target: Store) -> None:
+    with closing(source.approvals()) as record, record.changing() as rows:
+        rows.accept("mail/send", "1", "sends")
+        rows.accept("mail/read", "2", "reads")
+        rows.hold("mail/read", "3", "reads and deletes")
+    assert not target.has_approvals()
+    copy(source, target)
+    copy(source, target)
+    with closing(source.approvals()) as first, closing(target.approvals()) as second:
+        assert first.key == second.key
+        with second.changing(approving=True) as rows:
+            assert rows.state("mail/send") == ("1", None)
+            assert rows.held() == [("mail/read", "reads", "reads and deletes", "3")]
+            assert rows.size("mail") == (2, 27)
+            assert not rows.approve("mail/read", "2")
+            assert rows.approve("mail/read", "3")
+            rows.hold("mail/read", "4", "x")
+            rows.forget_waiting("mail/read")
+            assert rows.state("mail/read") == ("3", None)
+        before = second.stamp()
+        with second.changing(approving=True) as rows:
+            rows.accept("mail/more", "5", "more")
+        assert second.stamp() > before
 
 
 def test_a_second_copy_writes_nothing(source: Store, target: Store) -> None:

@@ -325,6 +325,10 @@ class Store(ABC):
         """Open the record of approved tool definitions that belongs to this store."""
 
     @abstractmethod
+    def has_approvals(self) -> bool:
+        """Return whether there is such a record."""
+
+    @abstractmethod
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
 

@@ -77,6 +77,11 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
         """Open the record of approved tool definitions, which all gateways over this store share."""
         return ApprovalTable(self._server)
 
+    def has_approvals(self) -> bool:
+        """Return whether any definition is recorded."""
+        with self._server.reading() as db:
+            return db.execute("SELECT 1 FROM approvals LIMIT 1").fetchone() is not None
+
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
         query = "SELECT number, vector_dims(vector) != width FROM vectors JOIN models ON models.id = model"
