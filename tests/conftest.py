@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from tests.postgres import Postgres
     from tests.toys import Poems
 
 
@@ -56,6 +57,15 @@ def shared_data() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("TOOLSCOUT_DATA does not name a folder of datasets")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server with pgvector, one for all tests of this process; they skip where it is not installed."""
+    from tests.postgres import running
+
+    with running() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,10 @@ class DiskFull(StoreError):
     """No room left to write; the last committed state is intact."""
 
 
+class StoreUnavailable(StoreError):
+    """A store that cannot be reached, or is too busy, at the moment; the same call may succeed a little later."""
+
+
 class MissingEncoder(ToolscoutError):
     """No sentence encoder is installed; words alone can still answer."""
 

@@ -32,6 +32,7 @@ from toolscout.search import encoder_fit, index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
+from toolscout.search.embedding_claims import CLAIMED_AT_ONCE, EmbeddingClaims
 from toolscout.search.encoder_choice import EncoderChoice, choose, previous, same_documents
 from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
@@ -45,8 +46,8 @@ from toolscout.search.verdict import (
     judge,
     thresholds_verdict,
 )
+from toolscout.stores import open_store
 from toolscout.stores.base import AddReport, ExpansionReport, Store, UsedEncoder
-from toolscout.stores.sqlite.store import SqliteStore
 
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
@@ -189,20 +190,22 @@ class Scout:
         durable: bool | None = None,
         level: Level | None = None,
     ) -> Self:
-        """Open a catalogue, made where it is not there yet. `retriever`: a method's name, a model folder, or an object.
+        """Open the catalogue at a path or a postgresql:// URL, made where it is not there yet.
 
-        An object is an empty retriever with options of one's own; its index is not kept beside the store. That of a
-        function is, which makes such a retriever, untrained and without an encoder: the next that has the same options
-        and parts opens it. `encoder`: a folder, the URL of an embeddings endpoint, or an object; None: as
-        $TOOLSCOUT_ENCODER says, else the one that the tools were embedded with, else that of the package. Until all
-        tools are embedded with another encoder than before (see `embed`), the one before answers. `durable`: what is
-        committed survives a loss of power, at the price of a sync for each commit; None: as $TOOLSCOUT_DURABLE says,
-        else False. `level`: how sure the verdict must be before tools are offered (lenient, balanced or strict); None:
-        balanced, or the thresholds of `fit_options` and `need_options` where one of them is given.
+        `retriever`: a method's name, a model folder, or an object. An object is an empty retriever with options
+        of one's own; its index is not kept. That of a function is, which makes such a retriever, untrained and
+        without an encoder: the next that has the same options and parts opens it. `encoder`: a folder, the URL
+        of an embeddings endpoint, or an object; None: as $TOOLSCOUT_ENCODER says, else the one that the tools
+        were embedded with, else that of the package. Until all tools are embedded with another encoder than
+        before (see `embed`), the one before answers. `durable`: what is committed survives a loss of power, at
+        the price of a sync for each commit; None: as $TOOLSCOUT_DURABLE says, else False for a file and True
+        for a database. `level`: how sure the verdict must be before tools are offered (lenient, balanced or
+        strict); None: balanced, or the thresholds of `fit_options` and `need_options` where one of them is
+        given.
         """
         if level is not None:
             checked_level(level)
-        store = SqliteStore(path, durable=durable)
+        store = open_store(path, durable=durable)
         try:
             choice = choose(store, encoder)
             if isinstance(retriever, Retriever):
@@ -212,10 +215,10 @@ class Scout:
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options, level)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
                 scout._apply_choice(choice, strict=encoder is not None)
-                scout._index.assign_ids(Path(path), Path(retriever))
+                scout._index.assign_ids(Path(retriever))
             else:
                 make = method(str(retriever)) if isinstance(retriever, str | Path) else retriever
-                build = partial(_kept_index, store, Path(path), make)
+                build = partial(_kept_index, store, make)
                 index = build(choice.encoder)
                 scout = cls(store, index.retriever, fit_options, need_options, level)
                 scout._index, scout._encoder_name = index, choice.name
@@ -347,20 +350,31 @@ class Scout:
                 return 0
             if switch:
                 self._copy_vectors(switch.encoder)
-            missing = self.store.missing_vectors(encoder.fingerprint, since=0 if switch else since)
-            if progress and missing:
-                progress("embedding", 0, len(missing))
+            estimate = self.count() if switch else self.not_embedded()
+
+            def ended() -> bool:
+                return self._closing.is_set() or (stopped is not None and stopped())
+
+            claims = EmbeddingClaims(self.store, encoder.fingerprint, 0 if switch else since, ended)
             try:
-                encoded = encode_documents(encoder, [text for _, text in missing])
-                for positions, vectors in batches(reported(encoded, len(missing), progress)):
-                    self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
-                    done += len(positions)
-                    self.refresh()
-                    if self._closing.is_set() or (stopped is not None and stopped()):
-                        return done
+                for missing in claims:
+                    total = max(done + len(missing), estimate if len(missing) == CLAIMED_AT_ONCE else 0)
+                    if progress:
+                        progress("embedding", done, total)
+                    encoded = claims.alive(encode_documents(encoder, [text for _, text in missing]))
+                    for positions, vectors in batches(reported(encoded, total, progress, done)):
+                        claims.put([missing[i][0] for i in positions], vectors)
+                        done += len(positions)
+                        self.refresh()
+                        if ended():
+                            return done
+                if ended():
+                    return done
             except EncoderUnavailable as error:
                 self._embedding_problem = str(error)
                 raise
+            finally:
+                claims.close()
             self._embedding_problem = ""
             if switch:
                 self._finish_switch(switch)
@@ -691,9 +705,7 @@ def _is_model(retriever: str | Path) -> bool:
     return Path(retriever).is_dir() and str(retriever) not in available()
 
 
-def _kept_index(
-    store: Store, path: Path, make: Callable[[], Retriever], encoder: TextEncoder | None = None
-) -> LiveIndex:
+def _kept_index(store: Store, make: Callable[[], Retriever], encoder: TextEncoder | None = None) -> LiveIndex:
     """An index over a store, opened from its snapshot if there is one. `encoder`: None for the default one.
 
     A retriever that reads documents in a search reads them from the store.
@@ -703,7 +715,7 @@ def _kept_index(
     name = index_snapshot.index_name(held) if held is not None else ""
     kept = folder = None
     if name:
-        folder = index_snapshot.folder(path, name, encoder.fingerprint if encoder else "")
+        folder = index_snapshot.folder(store.index_folder(), name, encoder.fingerprint if encoder else "")
         kept = index_snapshot.read(folder, store, encoder)
     if kept is not None:
         made = made.with_index(kept[0])

@@ -302,7 +302,7 @@ def test_the_index_beside_a_store_is_brought_up_to_date(tmp_path: Path, monkeypa
     with Scout.open(path, "bm25") as scout:
         scout.add([*tools_of(*WORLD), *catalogue(20)])
         found = scout.search("東京の天気を教えて").hits[0].tool_id
-    folder = index_snapshot.folder(path, "bm25")
+    folder = index_snapshot.folder(path.with_name(f"{path.name}.index"), "bm25")
     kept = folder / json.loads((folder / "current.json").read_text())["folder"]
     as_of_older_version(kept)
     pointer = json.loads((folder / "current.json").read_text())

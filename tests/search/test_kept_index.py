@@ -68,7 +68,7 @@ def filled(path: Path, retriever: str = "hybrid", embed: bool = True) -> Path:
 
 
 def pointer(path: Path, retriever: str = "hybrid") -> Path:
-    return index_snapshot.folder(path, retriever) / "current.json"
+    return index_snapshot.folder(path.with_name(f"{path.name}.index"), retriever) / "current.json"
 
 
 def folder(path: Path, retriever: str = "hybrid") -> Path:

@@ -17,7 +17,8 @@ from toolscout.errors import StoreError
 from toolscout.scout import Scout
 from toolscout.serving.catalogue_writes import PacedScout
 from toolscout.stores.base import Store
-from toolscout.stores.sqlite.connections import DURABLE_VARIABLE, Connections
+from toolscout.stores.records import DURABLE_VARIABLE
+from toolscout.stores.sqlite.connections import Connections
 from toolscout.stores.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.slow

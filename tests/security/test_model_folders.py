@@ -109,7 +109,7 @@ def test_an_index_beside_a_store_is_a_folder_too(tmp_path: Path, server: FakeEnd
         state = index_snapshot.SnapshotState(store.identity(), store.version(), 0)
     planted = rewrite(server.url)
     planted.add(TOOLS)
-    index_snapshot.write(index_snapshot.folder(path, "bm25"), planted, state)
+    index_snapshot.write(index_snapshot.folder(path.with_name(f"{path.name}.index"), "bm25"), planted, state)
     with Scout.open(path, "bm25") as scout:
         assert isinstance(scout.retriever, Rewrite)
         assert scout.search("Weather forecast of Rome").considered

@@ -15,8 +15,8 @@ from toolscout.stores.sqlite.store import SqliteStore
 
 PASSWORD = "hunter2"
 URLS = (
-    f"postgresql://ann:{PASSWORD}@host/tools",
-    f"Postgres:/ann:{PASSWORD}@host/tools",  # as a Path writes it
+    f"mysql://ann:{PASSWORD}@host/tools",
+    f"Mysql:/ann:{PASSWORD}@host/tools",  # as a Path writes it
     "postgresql+psycopg://host/tools",
     f"jdbc:mysql://host/tools?password={PASSWORD}",
     "redis://localhost:6379/0",
@@ -42,7 +42,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", [str, Path])
 @pytest.mark.parametrize("url", [*URLS, *OWN])
 def test_a_url_is_refused_and_nothing_is_made(open_: object, kind: type, url: str, tmp_path: Path) -> None:
-    told = "path of its file alone" if url in OWN else r"no kind of store for .*: URLs; the only kind is an SQLite file"
+    told = "path of its file alone" if url in OWN else r"no kind of store for .*: URLs; name an SQLite file"
     with pytest.raises(StoreError, match=told) as caught:
         open_(kind(url))  # type: ignore[operator]
     assert PASSWORD not in str(caught.value)
@@ -82,7 +82,7 @@ def test_every_command_refuses_it(command: str, option: str, tmp_path: Path, mon
     before, after = given if option == "before" else [], given if option == "after" else []
     done = CliRunner().invoke(app, [*before, *command.split(), *after])
     assert done.exit_code == 2, done.output
-    assert "no kind of store for postgresql: URLs" in " ".join(done.output.split())
+    assert "no kind of store for mysql: URLs" in " ".join(done.output.split())
     assert PASSWORD not in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["tools.jsonl"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
+from toolscout.core.cache_folder import cache_folder
 from toolscout.errors import BadModel
 
 Pooling = Literal["mean", "cls", "last"]
@@ -101,10 +102,7 @@ def split_name(named: str, kind: str = "an encoder") -> tuple[str, list[str]]:
 
 def encoders_folder() -> Path:
     """The default folder of this user's exported encoders."""
-    if cache := os.environ.get("TOOLSCOUT_CACHE"):
-        return Path(cache) / "encoders"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "toolscout" / "encoders"
+    return cache_folder() / "encoders"
 
 
 def fitted_folder(fingerprint: str) -> Path:

@@ -13,14 +13,12 @@ from pathlib import Path
 
 from toolscout.core.tool import clean_text
 from toolscout.errors import CorruptStore, DiskFull, ReadOnlyStore, StoreError
+from toolscout.stores.records import CallerError
 from toolscout.stores.sqlite import schema
 
 IDLE_READERS = 8
 _MIN_BYTES = 512  # of an SQLite file that is not empty
 _NO_ROOM = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
-DURABLE_VARIABLE = "TOOLSCOUT_DURABLE"
-# The same words as for flags of the command line.
-_ON, _OFF = ("1", "true", "t", "yes", "y", "on"), ("", "0", "false", "f", "no", "n", "off")
 # Path("http://a") has one slash. One letter is not a scheme but a Windows drive.
 _URL = re.compile(r"([a-z][a-z0-9+.:-]+):[/\\]|(file|sqlite3?):", re.IGNORECASE)
 
@@ -34,17 +32,9 @@ def check_path(path: str | Path) -> None:
     if scheme == "file" or scheme.startswith("sqlite"):
         raise StoreError(f"name a store by the path of its file alone, such as tools.db, without {scheme}:")
     raise StoreError(
-        f"there is no kind of store for {scheme}: URLs; the only kind is an SQLite file, named by its path, such as "
-        "tools.db"
+        f"there is no kind of store for {scheme}: URLs; name an SQLite file by its path, such as tools.db, or a "
+        "PostgreSQL database by its URL, such as postgresql://host/database"
     )
-
-
-def durable_by_default() -> bool:
-    """Return whether $TOOLSCOUT_DURABLE asks for commits that survive a loss of power; StoreError for other values."""
-    value = os.environ.get(DURABLE_VARIABLE, "").strip().lower()
-    if value not in _ON + _OFF:
-        raise StoreError(f"{DURABLE_VARIABLE} is 1 or 0, got {value!r:.40}; set it to one of them")
-    return value in _ON
 
 
 def as_store_error(error: sqlite3.Error, path: Path) -> StoreError:
@@ -80,23 +70,8 @@ def store_errors(path: Path) -> Iterator[None]:
         raise as_store_error(error, path) from error
     except UnicodeDecodeError as error:  # an SQLite message that quotes damaged text
         raise CorruptStore(_corrupt(path, error)) from error
-    except _CallerError as wrapped:
+    except CallerError as wrapped:
         raise wrapped.error from wrapped.error.__cause__
-
-
-@contextmanager
-def caller_code() -> Iterator[None]:
-    """Let errors of the caller's code pass through a `store_errors` block unchanged, even if SQLite raised them."""
-    try:
-        yield
-    except Exception as error:
-        raise _CallerError(error) from None
-
-
-class _CallerError(Exception):
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 def read_only(path: Path) -> ReadOnlyStore:

@@ -10,9 +10,9 @@ from datetime import datetime
 
 from toolscout.core.answer import Allowed
 from toolscout.core.permissions import Key, Principal, Rules
-from toolscout.errors import CorruptStore, UnknownPrincipal
+from toolscout.errors import UnknownPrincipal
+from toolscout.stores.records import read_principal, storable
 from toolscout.stores.sqlite.connections import Connections
-from toolscout.stores.sqlite.tools import storable
 
 _SELECT = "SELECT name, allow, deny, admin, tenant FROM principals WHERE name = ?"
 
@@ -116,12 +116,7 @@ def _principal(db: sqlite3.Connection, name: str) -> Principal | None:
     if row is None:
         return None
     stored_name, allow, deny, admin, tenant = row
-    try:
-        return Principal(stored_name, tuple(json.loads(allow)), tuple(json.loads(deny)), bool(admin), tenant)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise CorruptStore(
-            f"what {name!r:.80} may see cannot be read ({error}); restore a copy of the store"
-        ) from error
+    return read_principal(stored_name, allow, deny, bool(admin), tenant)
 
 
 def _granted(db: sqlite3.Connection, name: str) -> Allowed:

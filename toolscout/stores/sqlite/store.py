@@ -14,13 +14,25 @@ import numpy as np
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.core.expansion import with_expansion
-from toolscout.errors import CorruptStore, DiskFull, StoreError
+from toolscout.errors import CorruptStore, DiskFull
+from toolscout.stores.approvals import ApprovalFile, Approvals
 from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
-from toolscout.stores.sqlite.connections import Connections, check_path, durable_by_default
+from toolscout.stores.records import (
+    HALF,
+    another_width,
+    durable_by_default,
+    in_half_precision,
+    searched_expansion,
+    storable,
+)
+from toolscout.stores.sqlite.connections import Connections, check_path
 from toolscout.stores.sqlite.principals import PrincipalTables
-from toolscout.stores.sqlite.tools import ToolTables, searched_expansion, storable
+from toolscout.stores.sqlite.tools import ToolTables
 
-_HALF = np.dtype("<f2")
+
+def approvals_path(path: Path) -> Path:
+    """Return where the approved tool definitions of the store at a path are recorded."""
+    return path.with_name(path.name + ".approved")
 
 
 class SqliteStore(ToolTables, PrincipalTables, Store):
@@ -38,7 +50,7 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         """
         check_path(path)
         self.path = Path(os.path.realpath(path))  # SQLite's log must be beside the file, not beside a symbolic link
-        self._files = Connections(self.path, timeout, durable_by_default() if durable is None else durable)
+        self._files = Connections(self.path, timeout, durable_by_default(unset=False) if durable is None else durable)
         try:
             with suppress(DiskFull):  # the store is then searched by its older texts
                 self._update_documents()
@@ -54,6 +66,18 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
     def stamp(self) -> int:
         """Return a number that changes with every commit of any process; fast enough to call for each request."""
         return self._files.stamp()
+
+    def index_folder(self) -> Path:
+        """Return the folder beside the file for what is derived from this store, such as built indexes."""
+        return self.path.with_name(self.path.name + ".index")
+
+    def approvals(self) -> Approvals:
+        """Open the record of approved tool definitions, a file beside the store."""
+        return ApprovalFile(approvals_path(self.path))
+
+    def has_approvals(self) -> bool:
+        """Return whether there is such a file."""
+        return approvals_path(self.path).exists()
 
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
@@ -113,18 +137,13 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         """Cache vectors in half precision. A vector that is cached already is not replaced."""
         if len(digests) == 0:
             return
-        with np.errstate(over="ignore"):
-            halves = np.asarray(vectors).astype(_HALF)
-        if halves.ndim != 2 or len(halves) != len(digests) or not np.isfinite(halves).all():
-            raise StoreError(
-                f"{len(digests)} texts need as many rows of finite numbers below 65,504, got shape {halves.shape}"
-            )
+        halves = in_half_precision(digests, vectors)
         fingerprint, width = storable(fingerprint), halves.shape[1]
         with self._files.writing() as db:
             db.execute("INSERT OR IGNORE INTO models (fingerprint, width) VALUES (?, ?)", (fingerprint, width))
             model, known = db.execute("SELECT id, width FROM models WHERE fingerprint = ?", (fingerprint,)).fetchone()
             if known != width:
-                raise StoreError(f"model {fingerprint} makes vectors of {known} numbers, got {width}: another model")
+                raise another_width(fingerprint, known, width)
             rows = ((model, digest, row.tobytes()) for digest, row in zip(digests, halves, strict=True))
             db.executemany("INSERT OR IGNORE INTO vectors (model, digest, vector) VALUES (?, ?, ?)", rows)
 
@@ -169,8 +188,8 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
     def _matrix(self, blobs: list[bytes]) -> Floats:
         if len({len(blob) for blob in blobs}) > 1:
             raise CorruptStore(f"{self.path} holds vectors of different lengths for one model; add the sources anew")
-        halves = np.frombuffer(b"".join(blobs), dtype=_HALF)
-        return halves.reshape(len(blobs), len(blobs[0]) // _HALF.itemsize if blobs else 0).astype(np.float32)
+        halves = np.frombuffer(b"".join(blobs), dtype=HALF)
+        return halves.reshape(len(blobs), len(blobs[0]) // HALF.itemsize if blobs else 0).astype(np.float32)
 
     # Feedback
 

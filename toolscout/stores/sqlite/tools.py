@@ -5,19 +5,36 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
 from datetime import UTC, datetime
-from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
 from toolscout.core.answer import Allowed
-from toolscout.core.expansion import Expansion, with_expansion
+from toolscout.core.expansion import Expansion
 from toolscout.core.tool import DOCUMENT_VERSION, Listing, Tool, clean_text, namespace_of, text_digest
-from toolscout.errors import BadRequest, BadTool, CorruptStore, DuplicateTool, NewerStore, UnknownTool
+from toolscout.errors import BadRequest, NewerStore
 from toolscout.stores.base import AddReport, Change, ExpansionReport, SourceState, StoredTool
-from toolscout.stores.sqlite.connections import Connections, caller_code
+from toolscout.stores.records import (
+    all_aliases,
+    caller_code,
+    clean_alias,
+    content_digest,
+    differ_in_order_only,
+    expanded_digest,
+    given_twice,
+    read_expansion,
+    read_record,
+    refuse_unknown,
+    searched_expansion,
+    storable,
+    taken,
+    write_aliases,
+    write_expansion,
+    write_record,
+)
+from toolscout.stores.sqlite.connections import Connections
 
 CHUNK = 2000  # tools held in memory at a time
 
@@ -32,7 +49,6 @@ _PUT = """
         aliases = excluded.aliases, text = excluded.text, record = excluded.record,
         expansion = excluded.expansion
 """
-_ENCODE = json.JSONEncoder(default=str, separators=(",", ":")).encode  # ASCII, so that any text can be stored
 
 
 class ToolTables:
@@ -86,7 +102,7 @@ class ToolTables:
         with self._files.reading() as db:
             rows = db.execute(query, (json.dumps(list(ids)),)).fetchall()
         found = {tool_id: self._tool(record, aliases) for tool_id, record, aliases in rows}
-        _refuse_unknown(ids, found)
+        refuse_unknown(ids, found)
         return [found[tool_id] for tool_id in ids]
 
     def ids(self, namespace: str | None = None) -> list[str]:
@@ -163,15 +179,13 @@ class ToolTables:
                 if kind == "removed":
                     yield change, None
                     continue
-                aliases = () if own == user == "[]" else _all_aliases(json.loads(own), user)
+                aliases = () if own == user == "[]" else all_aliases(json.loads(own), json.loads(user))
                 yield change, Listing(tool_id, namespace, name, aliases, text, digest, searched_expansion(more))
 
     def set_alias(self, tool_id: str, alias: str) -> bool:
         """Add an alias that later imports keep; return False if the tool has it already. The tool counts as changed."""
-        alias = clean_text(alias)
-        if not alias:
-            raise BadTool(f"an alias of {tool_id} must be text that is not empty")
-        return self._change_alias("INSERT OR IGNORE INTO aliases VALUES (?, ?)", tool_id, alias)
+        statement = "INSERT OR IGNORE INTO aliases VALUES (?, ?)"
+        return self._change_alias(statement, tool_id, clean_alias(tool_id, alias))
 
     def remove_alias(self, tool_id: str, alias: str) -> bool:
         """Remove an alias that set_alias added; return False if there is none."""
@@ -203,10 +217,10 @@ class ToolTables:
                     if given.digest not in ("", text_digest(text)):
                         done["outdated"] += 1
                         continue
-                    written = _written_expansion(given)
+                    written = write_expansion(given)
                     done["unchanged" if written == known else "changed"] += 1
                     if written != known:
-                        rows.append((written, _digest(text, written), before + 1, tool_id))
+                        rows.append((written, expanded_digest(text, written), before + 1, tool_id))
                 db.executemany(update, rows)
             version = _advance(db, before) if done["changed"] else before
         return ExpansionReport(done["changed"], done["unchanged"], done["outdated"], done["unknown"], version)
@@ -217,7 +231,7 @@ class ToolTables:
         query += "" if ids is None else f" AND id IN {_LISTED}"
         with self._files.reading() as db:
             rows = db.execute(query, () if ids is None else (json.dumps(list(ids)),)).fetchall()
-        return {tool_id: _read_expansion(written) for tool_id, written in rows}
+        return {tool_id: read_expansion(written) for tool_id, written in rows}
 
     def _tools(self, query: str, values: tuple[object, ...]) -> Iterator[Tool]:
         with self._files.reading() as db:
@@ -225,11 +239,10 @@ class ToolTables:
                 yield self._tool(record, aliases)
 
     def _tool(self, record: str, user_aliases: str) -> Tool:
-        try:
-            tool = Tool.from_json(record)
-        except (ValueError, AttributeError) as error:
-            raise CorruptStore(f"{self._files.path} holds a tool that cannot be read: {error}") from error
-        return tool if user_aliases == "[]" else with_fields(tool, aliases=_all_aliases(tool.aliases, user_aliases))
+        tool = read_record(record, self._files.path)
+        if user_aliases == "[]":
+            return tool
+        return with_fields(tool, aliases=all_aliases(tool.aliases, json.loads(user_aliases)))
 
     def _update_documents(self) -> None:
         """Rebuild the searched texts where an older DOCUMENT_VERSION made them; this changes every tool."""
@@ -249,16 +262,13 @@ class ToolTables:
             before, last = _version(db), 0
             while rows := db.execute(page, (last, CHUNK)).fetchall():
                 texts = [(self._tool(record, "[]").document(), row, more) for row, record, more in rows]
-                db.executemany(update, ((text, _digest(text, more), before + 1, row) for text, row, more in texts))
+                db.executemany(
+                    update, ((text, expanded_digest(text, more), before + 1, row) for text, row, more in texts)
+                )
                 last = rows[-1][0]
             if last:
                 _advance(db, before)
             db.execute("UPDATE catalogue SET document = ?", (DOCUMENT_VERSION,))
-
-
-def storable(text: str) -> str:
-    """Return text that SQLite can store as UTF-8: a lone surrogate becomes a question mark."""
-    return text.encode(errors="replace").decode()
 
 
 def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: bool, version: int) -> Counter[str]:
@@ -275,47 +285,22 @@ def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: 
             done["unchanged"] += 1
             continue
         if owner != source and not replace:
-            other = clean_text(owner) or "a source without a name"
-            way_out = "give this source a namespace of its own, or add it with replace to take the other's place"
-            raise DuplicateTool(
-                f"{tool_id} is already here from {other}, with different content; {way_out}",
-                public=f"{tool_id} is already here from another source, with different content; {way_out}",
-            )
+            raise taken(tool_id, owner)
         done["changed" if known else "added"] += 1
         text, names = tool.document(), (tool_id, tool.namespace, tool.name, source)
-        aliases = _ENCODE(tool.aliases) if tool.aliases else "[]"
-        if expansion and _digest(text, expansion) != digest:  # it was written for another text
+        aliases = write_aliases(tool)
+        if expansion and expanded_digest(text, expansion) != digest:  # it was written for another text
             expansion = ""
             done["unexpanded"] += 1
-        rows.append((*names, content, _digest(text, expansion), version, version, aliases, text, record, expansion))
+        rows.append(
+            (*names, content, expanded_digest(text, expansion), version, version, aliases, text, record, expansion)
+        )
     db.executemany(_PUT, rows)
     if done["added"]:
         db.execute(f"DELETE FROM removed WHERE id IN {_LISTED}", (ids,))
     if replace:  # unchanged tools get the new source too, which does not count as a change
         db.execute(f"UPDATE tools SET source = ? WHERE source != ? AND id IN {_LISTED}", (source, source, ids))
     return done
-
-
-def searched_expansion(written: str) -> str:
-    """Return what is searched of an expansion as it is stored; "" for none."""
-    return _read_expansion(written).searched() if written else ""
-
-
-def _read_expansion(written: str) -> Expansion:
-    try:
-        return Expansion.from_record(json.loads(written))
-    except ValueError as error:
-        raise CorruptStore(f"the store holds an expansion that cannot be read: {error}") from error
-
-
-def _written_expansion(expansion: Expansion) -> str:
-    """Return an expansion as it is stored; "" where there is nothing to search."""
-    return _ENCODE(expansion.to_record("")) if expansion.searched() else ""
-
-
-def _digest(text: str, written: str) -> str:
-    """Return the digest of a document and of its expansion, as it is stored."""
-    return text_digest(with_expansion(text, searched_expansion(written)))
 
 
 def _without_repeats(db: sqlite3.Connection, chunk: list[Tool]) -> dict[str, tuple[Tool, str, str]]:
@@ -325,38 +310,19 @@ def _without_repeats(db: sqlite3.Connection, chunk: list[Tool]) -> dict[str, tup
     """
     new: dict[str, tuple[Tool, str, str]] = {}
     for tool in chunk:
-        tool_id, record = tool.id, _record(tool)
-        content = blake2b(record.encode(), digest_size=16).hexdigest()
+        tool_id, record = tool.id, write_record(tool)
+        content = content_digest(record)
         if new.setdefault(tool_id, (tool, record, content))[2] != content:
-            raise _given_twice(tool_id)
+            raise given_twice(tool_id)
     for tool_id, content in db.execute(f"SELECT * FROM incoming WHERE id IN {_LISTED}", (json.dumps(list(new)),)):
         if new.pop(tool_id)[2] != content:
-            raise _given_twice(tool_id)
+            raise given_twice(tool_id)
     db.executemany("INSERT INTO incoming VALUES (?, ?)", ((tool_id, item[2]) for tool_id, item in new.items()))
     return new
 
 
 def _differs_in_order_only(db: sqlite3.Connection, tool_id: str, record: str) -> bool:
-    """Return whether a record differs from the stored one only in the order of keys.
-
-    Some servers list the properties of a schema in another order each time they start; that is not a change.
-    """
-    known = db.execute("SELECT record FROM tools WHERE id = ?", (tool_id,)).fetchone()[0]
-    try:
-        return len(known) == len(record) and bool(json.loads(known) == json.loads(record))
-    except RecursionError:  # a record of an older version, which allowed deeper nesting
-        return False
-
-
-def _record(tool: Tool) -> str:
-    try:
-        return _ENCODE(tool.to_record())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadTool(f"tool {tool.id} cannot be written as JSON: {error}") from error
-
-
-def _given_twice(tool_id: str) -> DuplicateTool:
-    return DuplicateTool(f"{tool_id} is given twice with different content; name one of the two differently")
+    return differ_in_order_only(db.execute("SELECT record FROM tools WHERE id = ?", (tool_id,)).fetchone()[0], record)
 
 
 def _remove(db: sqlite3.Connection, where: str, value: str, version: int) -> int:
@@ -382,18 +348,6 @@ def _in_namespace(namespace: str | None) -> tuple[str, tuple[str, ...]]:
     return ("", ()) if namespace is None else ("WHERE namespace = ?", (storable(namespace),))
 
 
-def _all_aliases(own: Iterable[str], user: str) -> tuple[str, ...]:
-    """Return the tool's own aliases and those that users added, a JSON list, each once."""
-    return tuple(dict.fromkeys((*own, *sorted(json.loads(user)))))
-
-
 def _require_tools(db: sqlite3.Connection, ids: Sequence[str]) -> None:
     query = f"SELECT id FROM tools WHERE id IN {_LISTED}"
-    _refuse_unknown(ids, {row[0] for row in db.execute(query, (json.dumps(list(ids)),))})
-
-
-def _refuse_unknown(ids: Sequence[str], found: Container[str]) -> None:
-    unknown = [tool_id for tool_id in ids if tool_id not in found]
-    if unknown:
-        shown = ", ".join(map(clean_text, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
-        raise UnknownTool(f"the catalogue has no tool {shown}; run: toolscout list")
+    refuse_unknown(ids, {row[0] for row in db.execute(query, (json.dumps(list(ids)),))})

