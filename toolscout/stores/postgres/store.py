@@ -18,6 +18,7 @@ from toolscout.errors import CorruptStore
 from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
 from toolscout.stores.postgres.address import read_address
 from toolscout.stores.postgres.connection import Connection
+from toolscout.stores.postgres.leases import PostgresLeases
 from toolscout.stores.postgres.principals import PrincipalTables
 from toolscout.stores.postgres.server import FEEDBACK, VECTORS, Server
 from toolscout.stores.postgres.text import read, write
@@ -46,6 +47,7 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
             else True.
         """
         self._server = Server(read_address(url), durable_by_default(unset=True) if durable is None else durable)
+        self._leases = PostgresLeases(self._server.address, self._server.identity, self._server.connect)
         try:
             self._update_documents()
         except BaseException:
@@ -80,8 +82,13 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
             self.rules(name)
         self.expansions()
 
+    def leases(self) -> PostgresLeases:
+        """Return the leases of this store, which hang on a connection of their own."""
+        return self._leases
+
     def close(self) -> None:
         """Close the store; a second call does nothing."""
+        self._leases.close()
         self._server.close()
 
     # Vectors
