@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
@@ -268,11 +268,11 @@ def _size(tools: list[Any]) -> tuple[int, int]:
     return sum(len(json.dumps(tool)) for tool in tools), sum(count_values(tool, MAX_LIST_VALUES) for tool in tools)
 
 
-def stdio(server: McpServer, errors: Tail) -> Any:
-    """Return the transport to a command; `errors` collects the end of its standard error."""
+def stdio(server: McpServer, errors: Tail, guard: Callable[[int], AbstractContextManager[None]] = nullcontext) -> Any:
+    """Return the transport to a command; `errors` collects the end of its standard error. `guard`: see stdio.connect."""
     from toolscout.catalogue.mcp.stdio import connect
 
-    return connect(server.command, server.env, server.cwd, errors)
+    return connect(server.command, server.env, server.cwd, errors, guard)
 
 
 @asynccontextmanager

@@ -130,7 +130,9 @@ class _Session:
         self.ended = False
         try:
             db.patience = SESSION_SECONDS
-            db.execute("SELECT " + ", ".join(["set_config(%s, %s, false)"] * len(_SETTINGS)), [*chain(*_SETTINGS.items())])
+            db.execute(
+                "SELECT " + ", ".join(["set_config(%s, %s, false)"] * len(_SETTINGS)), [*chain(*_SETTINGS.items())]
+            )
             self._beat()
         except BaseException:
             self.end()
