@@ -77,7 +77,7 @@ def mcp(
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="A host of other gateways, such as 'gateway-*': calls and their keys are forwarded there; may be repeated.",
+            help="A host of other gateways, such as 'gateway-*', where calls may be forwarded to; may be repeated.",
             show_default="the host of --advertise",
         ),
     ] = None,

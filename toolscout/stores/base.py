@@ -132,7 +132,7 @@ class Leases(ABC):
 
     @abstractmethod
     def take(self, name: str, holder: str) -> Lease | None:
-        """Take a lease without waiting; None where another process, or this one, holds it. `holder`: what is told of us.
+        """Take a lease without waiting; None where another process, or this one, holds it. `holder` is told to others.
 
         Raises StoreError where the store cannot be reached.
         """

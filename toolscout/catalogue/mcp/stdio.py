@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
 from subprocess import PIPE
 from typing import Any
 
@@ -43,6 +43,7 @@ _ID = rb'"id"\s*:\s*(-?\d{1,15}|"[^"\\]{1,200}")\s*'
 _JSONRPC = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
 _ID_FIRST = re.compile(rb"\s*\{\s*" + _JSONRPC + rb",\s*" + _ID + rb",")
 _ID_LAST = (re.compile(_JSONRPC + rb",\s*" + _ID + rb"\}\s*$"), re.compile(_ID + rb",\s*" + _JSONRPC + rb"\}\s*$"))
+Guarding = Callable[[int], AbstractContextManager[None]]
 _GONE = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 
@@ -71,7 +72,7 @@ async def connect(
     env: Mapping[str, str],
     cwd: str | None,
     errors: Tail,
-    guard: Callable[[int], AbstractContextManager[None]] = nullcontext,
+    guard: Guarding | None = None,
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]]:
     """Start the program and yield the streams of incoming and outgoing messages; the program ends with the block.
 
@@ -100,7 +101,8 @@ async def connect(
         tasks.start_soon(_read_errors, process.stderr, errors, errors_read)
         guarded = ExitStack()
         try:
-            guarded.enter_context(guard(process.pid))
+            if guard is not None:
+                guarded.enter_context(guard(process.pid))
             yield incoming, outgoing
         finally:
             with anyio.CancelScope(shield=True), guarded:

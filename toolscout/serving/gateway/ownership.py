@@ -43,7 +43,7 @@ except ImportError:
 FORWARDED = "x-toolscout-forwarded"
 """The header of a call that another gateway forwards: it is not forwarded again."""
 NOT_OWNER = -32018
-"""The code of the JSON-RPC error for a forwarded call of a server that this gateway does not run; nothing was called."""
+"""The code of the JSON-RPC error for a forwarded call of a server that this gateway does not run."""
 STOP_SECONDS = 1.0
 HANDOVER_SECONDS = 0.75
 _TRY_SECONDS = (0.5, 0.9)  # between two attempts to take a lease
@@ -59,7 +59,7 @@ _log = logging.getLogger("toolscout.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """How gateways reach each other. `url`: this one's own address, "" for none; `hosts`: patterns of the others' hosts.
+    """How gateways reach each other. `url`: the own address, "" for none; `hosts`: patterns of the others' hosts.
 
     A call is forwarded with its caller's key. The address comes from the store, which does not decide who gets a key:
     the operator does, by naming the hosts. Without any, only the own host is one.
@@ -289,7 +289,7 @@ class Ownership:
                 await report(progress, total, message)
 
             async def watch() -> None:
-                """End the call when its gateway runs the server no more: where its machine vanished, nothing says so."""
+                """End the call when its gateway runs the server no more: a machine that vanished does not say so."""
                 nonlocal gone
                 while self._owners.get(backend.name) == owner:
                     await anyio.sleep(_LOOK_SECONDS)
@@ -352,8 +352,8 @@ def _is_held(lease: Lease) -> bool:
 
 def _interrupted(backend: Backend, owner: Owner) -> str:
     return (
-        f"{owner.process}, which ran the server {backend.name}, ended during the call, which may have been executed; it "
-        "is not made again by itself"
+        f"{owner.process}, which ran the server {backend.name}, ended during the call, which may have been executed; "
+        "it is not made again by itself"
     )
 
 

@@ -9,7 +9,7 @@ import logging
 import math
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ try:
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
     from toolscout.catalogue.mcp.messages import REFUSED, Guard
-    from toolscout.catalogue.mcp.stdio import Tail
+    from toolscout.catalogue.mcp.stdio import Guarding, Tail
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
@@ -105,7 +105,7 @@ class Backend:
         self.name = clean_text(server.name)
         self.problem = "is being started"
         self.tried = anyio.Event()  # set once it has listed its tools or failed to
-        self.guard: Callable[[int], AbstractContextManager[None]] = nullcontext  # of the process of a stdio server
+        self.guard: Guarding | None = None  # of the process of a stdio server
         self._options = options
         self._publish = publish
         self._client: Client | None = None

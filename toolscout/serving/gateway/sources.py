@@ -108,8 +108,8 @@ class Backends:
                 if self._ownership is None or not backend.server.command:
                     tasks.start_soon(backend.run)
                 else:
-                    lost = partial(self._latest.pop, backend.name, None)
-                    tasks.start_soon(self._ownership.run, backend, self._unembedded.set, lost)
+                    forget = partial(self._forget, backend.name)
+                    tasks.start_soon(self._ownership.run, backend, self._unembedded.set, forget)
             try:
                 yield self
             finally:
@@ -241,6 +241,10 @@ class Backends:
                 while store.stamp() == seen:
                     await anyio.sleep(_FOLLOW_S)
             await anyio.sleep(_FOLLOW_S)
+
+    def _forget(self, name: str) -> None:
+        """Forget what a server listed: another process may run it from now on."""
+        self._latest.pop(name, None)
 
     async def _publish(self, backend: Backend, tools: list[Tool]) -> None:
         await self._store_tools(backend.name, tools)

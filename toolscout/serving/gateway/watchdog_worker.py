@@ -19,8 +19,8 @@ GRACE = 0.4
 
 def main() -> None:
     """Follow the lines until the input ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # those are for the gateway
-        signal.signal(number, signal.SIG_IGN)
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # those are for the gateway
+        signal.signal(name, signal.SIG_IGN)
     source, rest, deadlines = sys.stdin.fileno(), b"", dict[int, float]()
     while True:
         left = max(0.0, min(deadlines.values()) - time.monotonic()) if deadlines else None
@@ -30,8 +30,8 @@ def main() -> None:
                 break
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                pid, deadline = line.split()
-                deadlines[int(pid)] = float(deadline)
+                group, deadline = line.split()
+                deadlines[int(group)] = float(deadline)
         deadlines = {pid: deadline for pid, deadline in deadlines.items() if deadline}
         for pid in [pid for pid, deadline in deadlines.items() if deadline <= time.monotonic()]:
             kill(pid)

@@ -1,4 +1,4 @@
-"""Leases as advisory locks of one session, which PostgreSQL itself ends when it hears nothing of the holder any more."""
+"""Leases as advisory locks of one session, which PostgreSQL itself ends when the holder falls silent."""
 
 from __future__ import annotations
 
