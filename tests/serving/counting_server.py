@@ -1,7 +1,7 @@
 """A small MCP server without the SDK that writes down what happens to it: counting_server.py FOLDER [stubborn].
 
-`starts` gets a line with the process id at each start, `calls` the word of each call, `cancelled` that of each call that
-was cancelled. A stubborn server goes on when its input is closed and when it gets SIGTERM.
+`starts` gets a line with the process id at each start, `calls` the word of each call, `cancelled` that of each call
+that was cancelled. A stubborn server goes on when its input is closed and when it gets SIGTERM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gateways as processes of their own over one PostgreSQL store, and what is seen of the stdio servers that they share."""
+"""Gateways as processes of their own over one PostgreSQL store, and what is seen of the servers that they share."""
 
 from __future__ import annotations
 

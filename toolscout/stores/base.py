@@ -16,6 +16,7 @@ from toolscout.core.cache_folder import cache_folder
 from toolscout.core.expansion import Expansion
 from toolscout.core.permissions import Key, Principal, Rules
 from toolscout.core.tool import Listing, Tool
+from toolscout.stores.approvals import Approvals
 
 ChangeKind = Literal["added", "changed", "removed"]
 
@@ -344,6 +345,10 @@ class Store(ABC):
     def index_folder(self) -> Path:
         """Return the folder of this machine for what is derived from this store, such as built indexes."""
         return cache_folder() / "indexes" / self.identity()
+
+    @abstractmethod
+    def approvals(self) -> Approvals:
+        """Open the record of approved tool definitions that belongs to this store."""
 
     @abstractmethod
     def check(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import sqlite3
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -313,7 +312,7 @@ class Backends:
                         if name in self._latest:  # else another process runs the server by now
                             await self._store_tools(name)
                     seen = stamp
-            except sqlite3.Error as error:  # such as a lock of another process; held-back tools stay held back
+            except StoreError as error:  # such as a lock of another process; held-back tools stay held back
                 _log.error("the record of approved tools cannot be read: %s; it is tried again", error)
 
 

@@ -15,8 +15,10 @@ from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.core.expansion import with_expansion
 from toolscout.errors import CorruptStore
+from toolscout.stores.approvals import Approvals
 from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
 from toolscout.stores.postgres.address import read_address
+from toolscout.stores.postgres.approvals import ApprovalTable
 from toolscout.stores.postgres.connection import Connection
 from toolscout.stores.postgres.leases import PostgresLeases
 from toolscout.stores.postgres.principals import PrincipalTables
@@ -65,6 +67,10 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
     def stamp(self) -> int:
         """Return a number that changes with every commit of any process; it never waits for the server."""
         return self._server.stamp()
+
+    def approvals(self) -> Approvals:
+        """Open the record of approved tool definitions, which all gateways over this store share."""
+        return ApprovalTable(self._server)
 
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
