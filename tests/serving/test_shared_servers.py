@@ -1,4 +1,4 @@
-"""Several gateway processes over one PostgreSQL store: one of them runs each stdio server, and all of them can call it."""
+"""Several gateway processes over one PostgreSQL store: one runs each stdio server, and all of them can call it."""
 
 from __future__ import annotations
 
@@ -62,8 +62,14 @@ def call(at: SharedGateway, name: str, word: str, **more: Any) -> Any:
 
 def answers(gateways: Gateways, at: SharedGateway) -> float:
     """Call until there is an answer; how long it took."""
-    words = (f"try-{next(_NUMBERS)}" for _ in count())
-    return until(lambda: not call(at, "note", next(words)).is_error, 30)
+
+    def answered() -> bool:
+        try:
+            return not call(at, "note", f"try-{next(_NUMBERS)}").is_error
+        except Exception:  # such as a refusal while the database does not answer
+            return False
+
+    return until(answered, 100)
 
 
 def test_one_of_three_runs_the_server_and_all_call_it(start: Start) -> None:
@@ -137,7 +143,6 @@ def test_ten_owners_are_killed(start: Start, record_property: Callable[[str, obj
     record_property("seconds until the server ran", started)
     record_property("seconds until a call was answered", answered)
     record_property("longest overlap", seen.longest)
-    print("started", [f"{one:.2f}" for one in started], "answered", [f"{one:.2f}" for one in answered], seen)
     assert max(started) < TAKEOVER_S
     assert max(answered) < TAKEOVER_S
     assert seen.longest < OVERLAP_S
@@ -161,18 +166,17 @@ def test_an_owner_that_is_stopped_loses_its_server(start: Start) -> None:
     with watching(gateways) as seen:
         owner, other = gateways.owner(), gateways.others()[0]
         owner.process.send_signal(signal.SIGSTOP)
-        took = until(lambda: len(gateways.lines("starts")) == 2, TAKEOVER_S)
+        until(lambda: len(gateways.lines("starts")) == 2, TAKEOVER_S)
         answers(gateways, other)
         owner.process.send_signal(signal.SIGCONT)
         time.sleep(1)
         assert gateways.owner() is other
         assert not call(owner, "note", "again").is_error
-    print("stopped owner: taken over after", took, seen)
     assert seen.longest < OVERLAP_S
 
 
 def test_a_network_that_stalls(start: Start, postgres: Postgres) -> None:
-    """The owner reaches PostgreSQL no more, which keeps its connection open: it stops its server before another could."""
+    """The owner reaches PostgreSQL no more, and its connection stays open: it stops its server before another could."""
     gateways = start(0)
     network = Network(postgres.host)
     try:
@@ -189,12 +193,10 @@ def test_a_network_that_stalls(start: Start, postgres: Postgres) -> None:
             assert took < TAKEOVER_S
             assert gateways.owner() is other
             answers(gateways, other)
-            refused = call(behind, "note", "nowhere")
             network.flow()
             answers(gateways, behind)
             time.sleep(2)
             assert gateways.owner() is other
-        print("stalled: stopped after", stopped, "taken over after", took, seen, text(refused))
         assert seen.longest < OVERLAP_S
         assert len(gateways.lines("starts")) == 2
     finally:
@@ -208,7 +210,6 @@ def test_an_owner_that_is_asked_to_end_hands_over_at_once(start: Start) -> None:
         owner.process.send_signal(signal.SIGTERM)
         took = until(lambda: len(gateways.lines("starts")) == 2, TAKEOVER_S)
         answers(gateways, other)
-    print("SIGTERM: taken over after", took)
     assert took < 2
     assert owner.process.wait(10) is not None
     assert seen.longest < OVERLAP_S
@@ -280,7 +281,6 @@ def test_calls_while_the_owner_changes_are_never_made_twice(start: Start) -> Non
     calls = gateways.lines("calls")
     assert len(calls) == len(set(calls))
     failed = {word: told for word, told in made.items() if told not in ("ok", "?")}
-    print(len(made), "calls,", len(failed), "failed:", set(failed.values()))
     assert {word for word, told in made.items() if told == "ok"} <= set(calls)
     assert all("may have been executed" in told or "try again" in told for told in failed.values()), failed
     assert sum(told == "ok" for told in made.values()) > 20
@@ -323,9 +323,11 @@ def keyed(at: SharedGateway, key: str) -> Any:
 
     @asynccontextmanager
     async def connected() -> Any:
-        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}) as web:
-            async with Client(streamable_http_client(at.url, http_client=web)) as client:
-                yield client
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}) as web,
+            Client(streamable_http_client(at.url, http_client=web)) as client,
+        ):
+            yield client
 
     return connected()
 
