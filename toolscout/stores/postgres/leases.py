@@ -149,7 +149,8 @@ class _Session:
     def end(self) -> None:
         """Close the connection, which gives the locks back."""
         self.until, self.ended = 0.0, True
-        with suppress(psycopg.Error):
+        with self._lock, suppress(psycopg.Error):  # libpq does not bear that another thread uses it meanwhile
+            self.until = 0.0  # a heartbeat may just have been answered
             self._db.close()
 
     def _keep(self) -> None:
