@@ -29,6 +29,7 @@ from toolscout.cli.common import (
 )
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, UnknownTool
+from toolscout.stores import is_url
 
 if TYPE_CHECKING:
     from toolscout.serving.gateway.quarantine import Held
@@ -65,6 +66,21 @@ def mcp(
         list[str] | None,
         typer.Option(metavar="NAME", help="A host name under which --http is reached; may be repeated."),
     ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where other gateways over the same PostgreSQL store reach this one, such as http://gateway-1:8722/mcp.",
+        ),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="A host of other gateways, such as 'gateway-*', where calls may be forwarded to; may be repeated.",
+            show_default="the host of --advertise",
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="How long a call may go on without a sign of progress.")
     ] = 60,
@@ -84,12 +100,17 @@ def mcp(
     from toolscout.serving.gateway import config as gateway_config
     from toolscout.serving.gateway import quarantine as holding
     from toolscout.serving.gateway import transports
+    from toolscout.serving.gateway.ownership import Peers
     from toolscout.serving.gateway.server import Gateway, GatewayOptions, check_key, run
     from toolscout.serving.gateway.sources import BackendOptions, Backends
     from toolscout.serving.limits import ServeOptions
 
     host, port = _address(http) if http else ("", 0)
-    served = ServeOptions(host=host, port=port, hosts=tuple(allow_host or ())) if http else None
+    peers = Peers(advertise or "", tuple(peer or ())) if http else None
+    names = (*(allow_host or ()), *([peers.host] if peers and peers.host else ()))
+    served = ServeOptions(host=host, port=port, hosts=names) if http else None
+    if (advertise or peer) and (peers is None or not is_url(store_place(ctx, store))):
+        raise BadRequest("--advertise and --peer are for gateways with --http over one PostgreSQL store")
     found = gateway_config.read_config(config) if config else gateway_config.GatewayConfig()
     for problem in found.problems:
         output.note(problem)
@@ -100,7 +121,7 @@ def mcp(
     with output.logged(logging.INFO, *loggers), Scout.open(place, named, encoder=encoder, level=level) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(scout.store.approvals()) if quarantine else None
-        backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))
+        backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()), peers)
         options = GatewayOptions(pins=tuple(pin or ()), key=key)
         gateway = Gateway(access, backends, options, Audit(audit))
         if served is None:

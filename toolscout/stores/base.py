@@ -105,6 +105,48 @@ class UsedEncoder:
     name: str
 
 
+class Lease(ABC):
+    """The right to be the only one of all processes that does something, such as running a server.
+
+    It ends when `release` is called, and by itself where the process ends or can reach the store no more.
+    """
+
+    @property
+    @abstractmethod
+    def until(self) -> float:
+        """Return the time (of time.monotonic) before which nobody else can hold this lease; it moves on while held.
+
+        It is in the past once the lease is lost, and stays there.
+        """
+
+    @property
+    @abstractmethod
+    def inherited(self) -> bool:
+        """Return whether the last holder ended without releasing it: what it did may not have stopped yet."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the lease back, so that another process can take it at once. It never raises."""
+
+
+class Leases(ABC):
+    """Leases of one store, each with a name of its own. They are thread-safe."""
+
+    @abstractmethod
+    def take(self, name: str, holder: str) -> Lease | None:
+        """Take a lease without waiting; None where another process, or this one, holds it. `holder` is told to others.
+
+        Raises StoreError where the store cannot be reached.
+        """
+
+    @abstractmethod
+    def holder(self, name: str) -> str | None:
+        """Return what the present holder told when it took the lease; None where nobody holds it.
+
+        Raises StoreError where the store cannot be reached.
+        """
+
+
 class Store(ABC):
     """Stores tools, vectors, permissions and feedback. It is thread-safe, and a reader never waits for a writer.
 
@@ -296,6 +338,10 @@ class Store(ABC):
     @abstractmethod
     def feedback(self, after: int = 0) -> Iterator[tuple[int, Example]]:
         """Yield number and feedback in order of arrival; `after` is the last number already read."""
+
+    def leases(self) -> Leases | None:
+        """Return the leases of this store; None for a store that processes of one machine share without any."""
+        return None
 
     def index_folder(self) -> Path:
         """Return the folder of this machine for what is derived from this store, such as built indexes."""

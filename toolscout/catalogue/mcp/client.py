@@ -24,7 +24,7 @@ from toolscout.errors import BadSource, MissingExtra, ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.catalogue.mcp.messages import Guard
-    from toolscout.catalogue.mcp.stdio import Tail
+    from toolscout.catalogue.mcp.stdio import Guarding, Tail
 
 # Limits of one list of tools, against servers that never end it: pages, tools, characters of the tools as JSON, values
 # in them (numbers, texts, lists, objects), and time as a multiple of the timeout of one page.
@@ -268,11 +268,11 @@ def _size(tools: list[Any]) -> tuple[int, int]:
     return sum(len(json.dumps(tool)) for tool in tools), sum(count_values(tool, MAX_LIST_VALUES) for tool in tools)
 
 
-def stdio(server: McpServer, errors: Tail) -> Any:
-    """Return the transport to a command; `errors` collects the end of its standard error."""
+def stdio(server: McpServer, errors: Tail, guard: Guarding | None = None) -> Any:
+    """Return the transport to a command. `errors` collects the end of its standard error; `guard`: as for connect."""
     from toolscout.catalogue.mcp.stdio import connect
 
-    return connect(server.command, server.env, server.cwd, errors)
+    return connect(server.command, server.env, server.cwd, errors, guard)
 
 
 @asynccontextmanager

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
 from subprocess import PIPE
 from typing import Any
 
@@ -43,6 +43,7 @@ _ID = rb'"id"\s*:\s*(-?\d{1,15}|"[^"\\]{1,200}")\s*'
 _JSONRPC = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
 _ID_FIRST = re.compile(rb"\s*\{\s*" + _JSONRPC + rb",\s*" + _ID + rb",")
 _ID_LAST = (re.compile(_JSONRPC + rb",\s*" + _ID + rb"\}\s*$"), re.compile(_ID + rb",\s*" + _JSONRPC + rb"\}\s*$"))
+Guarding = Callable[[int], AbstractContextManager[None]]
 _GONE = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 
@@ -67,11 +68,16 @@ class Tail:
 
 @asynccontextmanager
 async def connect(
-    command: tuple[str, ...], env: Mapping[str, str], cwd: str | None, errors: Tail
+    command: tuple[str, ...],
+    env: Mapping[str, str],
+    cwd: str | None,
+    errors: Tail,
+    guard: Guarding | None = None,
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]]:
     """Start the program and yield the streams of incoming and outgoing messages; the program ends with the block.
 
-    Its environment is `env` and a few harmless variables of this process. `errors` collects its standard error.
+    Its environment is `env` and a few harmless variables of this process. `errors` collects its standard error. `guard`
+    is entered with the id of the process, which leads a process group of its own, and left when it has ended.
     """
     process = await anyio.open_process(
         command,
@@ -93,10 +99,13 @@ async def connect(
         tasks.start_soon(_read, process.stdout, arriving)
         tasks.start_soon(_write, process.stdin, leaving, arriving, written)
         tasks.start_soon(_read_errors, process.stderr, errors, errors_read)
+        guarded = ExitStack()
         try:
+            if guard is not None:
+                guarded.enter_context(guard(process.pid))
             yield incoming, outgoing
         finally:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), guarded:
                 incoming.close()  # _read then discards what comes, so that the server never waits to write
                 outgoing.close()
                 with anyio.move_on_after(_FLUSH):

@@ -20,6 +20,7 @@ from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, Unauthorized, UnknownTool
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.audit import Audit
+from toolscout.serving.gateway.ownership import headers_of
 from toolscout.serving.gateway.sources import Backends
 
 try:
@@ -248,7 +249,8 @@ class Gateway:
                 "describe_tool shows its inputSchema"
             )
         try:
-            return await self.backends.call(tool, arguments, ctx.session.report_progress)
+            headers = headers_of(ctx.request.headers if ctx.request is not None else {}, self._key(ctx))
+            return await self.backends.call(tool, arguments, ctx.session.report_progress, headers)
         except (MCPError, ToolscoutError):
             raise
         except Exception:  # the client gets an answer, whatever the server does

@@ -43,7 +43,7 @@ try:
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
     from toolscout.catalogue.mcp.messages import REFUSED, Guard
-    from toolscout.catalogue.mcp.stdio import Tail
+    from toolscout.catalogue.mcp.stdio import Guarding, Tail
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
@@ -105,6 +105,7 @@ class Backend:
         self.name = clean_text(server.name)
         self.problem = "is being started"
         self.tried = anyio.Event()  # set once it has listed its tools or failed to
+        self.guard: Guarding | None = None  # of the process of a stdio server
         self._options = options
         self._publish = publish
         self._client: Client | None = None
@@ -124,7 +125,7 @@ class Backend:
             problem, details = await self._run_connection()
             if anyio.current_time() - self._up_at > _SETTLED:  # it worked for a while
                 pause = self._options.pause
-            self._mark_down(problem)
+            self.mark_down(problem)
             self.tried.set()
             _log.warning("%s %s; next try in %.3g s", self.name, details, pause)
             await anyio.sleep(pause)
@@ -184,7 +185,12 @@ class Backend:
                 raise BackendDown(f"the server {self.name} ended during the call; it is started again") from None
         raise BackendDown(f"the server {self.name} did not answer within {timeout:g} s; the call was cancelled there")
 
-    def _mark_down(self, problem: str) -> None:
+    def start_again(self) -> None:
+        """Let calls wait for the server as for one that has just ended; another process ran it until now."""
+        self.problem, self._lost_at = "is being started", anyio.current_time()
+
+    def mark_down(self, problem: str) -> None:
+        """Call nothing any more until the server has listed its tools again."""
         self.problem = problem
         self._connected = self._listed = None
         if self._client is not None:
@@ -226,7 +232,9 @@ class Backend:
         guard = Guard()
         ended, changed = anyio.Event(), self._changed
         limit = self._options.connect
-        transport = stdio(self.server, errors) if self.server.command else http(self.server, limit, refusals, True)
+        transport = (
+            stdio(self.server, errors, self.guard) if self.server.command else http(self.server, limit, refusals, True)
+        )
 
         async def on_message(message: Any) -> None:
             if isinstance(message, types.ToolListChangedNotification):
@@ -243,7 +251,7 @@ class Backend:
                     tasks.start_soon(self._watch, client, changed, ended)
                     tasks.start_soon(self._relist, client, guard, changed)
                     await ended.wait()
-                    self._mark_down("ended and is being started again")
+                    self.mark_down("ended and is being started again")
                     tasks.cancel_scope.cancel()
 
     async def _list(self, client: Client, guard: Guard) -> None:

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from toolscout import catalogue
@@ -26,6 +27,7 @@ from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import MissingExtra, StoreError, ToolscoutError
 from toolscout.scout import Scout
 from toolscout.serving.gateway.config import GatewayConfig, Source
+from toolscout.serving.gateway.ownership import CallerHeaders, Ownership, Peers
 from toolscout.serving.gateway.quarantine import Quarantine
 from toolscout.serving.gateway.server_connection import AutoResetEvent, Backend, BackendDown, BackendOptions, Progress
 
@@ -43,6 +45,7 @@ _T = TypeVar("_T")
 _MAX_CALLS = 32  # calls of HTTP services and functions at a time
 _SHOWN_TARGETS = 5
 _RETRY_S = 30.0  # before an encoder's endpoint that failed is asked again
+_FOLLOW_S = 0.5  # between two looks whether another gateway has changed the catalogue
 _CONFIG_KEY = "gateway"  # in an origin's details: the configuration that the tool comes from
 
 
@@ -56,10 +59,12 @@ class Backends:
         options: BackendOptions | None = None,
         quarantine: Quarantine | None = None,
         allow: Sequence[str] = (),
+        peers: Peers | None = None,
     ) -> None:
         """Take the configuration; running() starts the servers.
 
-        `allow`: targets at which tools of the catalogue that are not from the configuration may be called.
+        `allow`: targets at which tools of the catalogue that are not from the configuration may be called. `peers`:
+        share the stdio servers with other gateways over this store, where it has leases; None: run them all.
         """
         self.scout = scout
         self.config = config or GatewayConfig()
@@ -70,6 +75,10 @@ class Backends:
             backend.name: backend
             for backend in (Backend(server, self.options, self._publish) for server in self.config.servers)
         }
+        leases = scout.store.leases() if peers is not None else None
+        self._ownership = (
+            Ownership(leases, scout.store.identity(), peers, self.options.timeout) if leases and peers else None
+        )
         self._latest: dict[str, list[Tool]] = {}  # by server or source: all tools it last listed
         self._admission_locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._sources = {clean_text(source.name): source for source in self.config.sources}
@@ -92,10 +101,20 @@ class Backends:
                 self._unembedded.set()
             if self._quarantine is not None:
                 tasks.start_soon(self._watch_approvals, self._quarantine)
+            if self._ownership is not None:
+                tasks.start_soon(self._follow_catalogue)
             for backend in self._servers.values():
-                tasks.start_soon(backend.run)
-            yield self
-            tasks.cancel_scope.cancel()
+                if self._ownership is None or not backend.server.command:
+                    tasks.start_soon(backend.run)
+                else:
+                    forget = partial(self._forget, backend.name)
+                    tasks.start_soon(self._ownership.run, backend, self._unembedded.set, forget)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+        if self._ownership is not None:
+            self._ownership.close()
 
     async def ready(self, longest: float) -> None:
         """Wait until every server and source was tried once, at most `longest` seconds."""
@@ -108,14 +127,23 @@ class Backends:
         """Return the servers that do not answer, each with the reason."""
         return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], progress: Progress) -> types.CallToolResult:
+    def owners(self) -> dict[str, str]:
+        """Return which process runs each stdio server that gateways share, as last seen."""
+        return self._ownership.owners() if self._ownership is not None else {}
+
+    async def call(
+        self, tool: Tool, arguments: Mapping[str, Any], progress: Progress, headers: CallerHeaders | None = None
+    ) -> types.CallToolResult:
         """Call a tool at its source and return its result; `progress` gets the reports of an MCP server.
 
-        Raises what Backend.call raises. Errors of other sources are results with is_error.
+        `headers` goes with a call of a server that another gateway runs. Raises what Ownership.call raises. Errors of
+        other sources are results with is_error.
         """
         backend = self._servers.get(tool.namespace)
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
-            return await backend.call(tool.id, dict(arguments), progress)
+            if self._ownership is None or not backend.server.command:
+                return await backend.call(tool.id, dict(arguments), progress)
+            return await self._ownership.call(backend, tool.id, dict(arguments), headers or CallerHeaders(), progress)
 
         configured = self._read_tools.get(tool.namespace, {}).get(tool.id)
 
@@ -200,6 +228,23 @@ class Backends:
         if len(counts) > _SHOWN_TARGETS:
             _log.warning("%s more targets are not allowed", f"{len(counts) - _SHOWN_TARGETS:,}")
 
+    async def _follow_catalogue(self) -> None:
+        """Call `changed` when another gateway has changed the catalogue."""
+        store, known = self.scout.store, -1
+        while True:
+            with suppress(StoreError):  # the next look finds it
+                version = await anyio.to_thread.run_sync(store.version)
+                if known not in (-1, version) and self.changed is not None:
+                    await self.changed()
+                known, seen = version, store.stamp()
+                while store.stamp() == seen:
+                    await anyio.sleep(_FOLLOW_S)
+            await anyio.sleep(_FOLLOW_S)
+
+    def _forget(self, name: str) -> None:
+        """Forget what a server listed: another process may run it from now on."""
+        self._latest.pop(name, None)
+
     async def _publish(self, backend: Backend, tools: list[Tool]) -> None:
         await self._store_tools(backend.name, tools)
 
@@ -219,14 +264,19 @@ class Backends:
 
     async def _change_catalogue(self, change: Callable[[], object]) -> None:
         """Change the store in a thread and refresh the index; where the catalogue version moved, call `changed`."""
-        before = self.scout.store.version()
-        try:
-            async with self._write_lock:
-                await anyio.to_thread.run_sync(change)
-                await anyio.to_thread.run_sync(self.scout.refresh)
-        except ToolscoutError as error:  # the catalogue can still be served as it is
-            _log.error("the catalogue could not be changed: %s", error)
-        if self.scout.store.version() != before:
+
+        def change_and_refresh() -> bool:
+            before = self.scout.store.version()
+            try:
+                change()
+                self.scout.refresh()
+            except ToolscoutError as error:  # the catalogue can still be served as it is
+                _log.error("the catalogue could not be changed: %s", error)
+            return self.scout.store.version() != before
+
+        async with self._write_lock:
+            moved = await anyio.to_thread.run_sync(change_and_refresh)
+        if moved:
             self._unembedded.set()
             if self.changed is not None:
                 await self.changed()
@@ -259,7 +309,8 @@ class Backends:
                 stamp = quarantine.stamp()
                 if stamp != seen:
                     for name in list(self._latest):
-                        await self._store_tools(name)
+                        if name in self._latest:  # else another process runs the server by now
+                            await self._store_tools(name)
                     seen = stamp
             except StoreError as error:  # such as a lock of another process; held-back tools stay held back
                 _log.error("the record of approved tools cannot be read: %s; it is tried again", error)

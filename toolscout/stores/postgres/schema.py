@@ -108,6 +108,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (fingerprint, digest)
         )""",
     ),
+    (
+        # Who took which lease. A row stays where its holder ended without releasing it; only the lock counts.
+        """CREATE TABLE leases (name text COLLATE "C" PRIMARY KEY, holder text NOT NULL)""",
+    ),
 )
 
 

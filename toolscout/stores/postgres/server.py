@@ -54,7 +54,7 @@ class Server:
         self._locks = {kind: threading.Lock() for kind in _KINDS}
         self._mine = threading.local()
         self._closed = False
-        connect = partial(Connection.to, address, synchronous_commit)
+        self.connect = connect = partial(Connection.to, address, synchronous_commit)
         with store_errors(address), connect() as db:
             schema.migrate(db, address)
             query = "SELECT identity, (SELECT number FROM commits) FROM catalogue"

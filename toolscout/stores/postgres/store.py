@@ -21,6 +21,7 @@ from toolscout.stores.line_log import LineLog
 from toolscout.stores.postgres.address import read_address
 from toolscout.stores.postgres.approvals import ApprovalTable
 from toolscout.stores.postgres.connection import Connection
+from toolscout.stores.postgres.leases import PostgresLeases
 from toolscout.stores.postgres.line_table import LineTable
 from toolscout.stores.postgres.principals import PrincipalTables
 from toolscout.stores.postgres.server import CLAIMS, FEEDBACK, VECTORS, Server
@@ -51,6 +52,7 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
             else True.
         """
         self._server = Server(read_address(url), durable_by_default(unset=True) if durable is None else durable)
+        self._leases = PostgresLeases(self._server.address, self._server.identity, self._server.connect)
         try:
             self._update_documents()
         except BaseException:
@@ -98,8 +100,13 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
             self.rules(name)
         self.expansions()
 
+    def leases(self) -> PostgresLeases:
+        """Return the leases of this store, which hang on a connection of their own."""
+        return self._leases
+
     def close(self) -> None:
         """Close the store; a second call does nothing."""
+        self._leases.close()
         self._server.close()
 
     # Vectors
