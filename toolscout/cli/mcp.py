@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,7 +98,11 @@ def mcp(
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
-    with output.logged(logging.INFO, *loggers), Scout.open(place, named, encoder=encoder, level=level) as scout:
+    with (
+        output.logged(logging.INFO, *loggers),
+        Scout.open(place, named, encoder=encoder, level=level, wait=False) as scout,
+    ):
+        scout.follow()
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(scout.store.approvals()) if quarantine else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))

@@ -123,7 +123,7 @@ def serve(
     _share_heaps()
     with ExitStack() as opened, _logs_and_signals():
         chosen = retriever_to_open(retriever, rerank)
-        scout = opened.enter_context(PacedScout.open(place, chosen, encoder=encoder, level=level))
+        scout = opened.enter_context(PacedScout.open(place, chosen, encoder=encoder, level=level, wait=False))
         others = {
             name: opened.enter_context(Scout.open(place, name, encoder=encoder, level=level)) for name in compare or ()
         }
@@ -131,6 +131,7 @@ def serve(
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
         _warm(scout)
+        scout.follow()
         # The catalogue lives as long as the server: collecting garbage in it would halt every answer meanwhile.
         gc.collect()
         gc.freeze()

@@ -108,6 +108,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (fingerprint, digest)
         )""",
     ),
+    (
+        # What a server searches until its own index stands. The words of the name have a weight of their own; paths and
+        # addresses are taken apart, which the parser would keep whole. A vector of words is 1 MB at most.
+        r"""ALTER TABLE tools
+            ADD words tsvector NOT NULL GENERATED ALWAYS AS (
+                setweight(to_tsvector('pg_catalog.english', regexp_replace(
+                    translate(left(name, 1000), '/.@:_-', '      '), '([a-z])([A-Z])', '\1 \2', 'g')), 'A')
+                || to_tsvector('pg_catalog.english', translate(left(text, 100000), '/.@:_-', '      '))
+            ) STORED,
+            ADD spelt text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
+                left(lower(translate(name, '/.@:_- ()[]{}<>,;!?+*#$&=|~^`"', '')), 200)
+            ) STORED""",
+        "CREATE INDEX tools_words ON tools USING gin (words)",
+        "CREATE INDEX tools_spelt ON tools (spelt)",
+        "CREATE INDEX tools_aliased ON tools (id) WHERE aliases != '[]'",
+    ),
 )
 
 

@@ -78,6 +78,12 @@ class Server:
         )
         self._finish = weakref.finalize(self, _close, self._commits, self._pool)
 
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Yield a connection of its own outside of the pool, for what takes long; it is closed after the block."""
+        with Connection.to(self.address) as db:
+            yield db
+
     def stamp(self) -> int:
         """Return the number of the newest commit that is known here; it never waits for the server."""
         if self._closed:

@@ -19,6 +19,7 @@ from toolscout.stores.approvals import Approvals
 from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
 from toolscout.stores.postgres.address import read_address
 from toolscout.stores.postgres.approvals import ApprovalTable
+from toolscout.stores.postgres.cold_search import PostgresSearch
 from toolscout.stores.postgres.connection import Connection
 from toolscout.stores.postgres.principals import PrincipalTables
 from toolscout.stores.postgres.server import FEEDBACK, VECTORS, Server
@@ -48,6 +49,7 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
             else True.
         """
         self._server = Server(read_address(url), durable_by_default(unset=True) if durable is None else durable)
+        self._search = PostgresSearch(self._server)
         try:
             self._update_documents()
         except BaseException:
@@ -85,6 +87,10 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
         for name in self.principals():
             self.rules(name)
         self.expansions()
+
+    def own_search(self) -> PostgresSearch:
+        """Return the search of the database: full text and pgvector."""
+        return self._search
 
     def close(self) -> None:
         """Close the store; a second call does nothing."""
