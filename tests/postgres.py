@@ -64,6 +64,5 @@ def running() -> Iterator[Postgres]:
     try:
         yield server
     finally:
-        server.stop()
         server._server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.postgres import Postgres
 from toolscout.core.tool import Tool
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.search import index_snapshot
 from toolscout.search.index_snapshot import AssignedIds
+from toolscout.stores import Store, open_store
 from toolscout.stores.sqlite.store import SqliteStore
 
 TOOLS = [Tool("shop", f"tool_{n}", f"does thing {n}") for n in range(6)]
@@ -53,7 +55,7 @@ class Naming(Bm25):
 class Process:
     """One that has the store and the model open."""
 
-    def __init__(self, store: SqliteStore, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path) -> None:
         """Recall what was given."""
         self.retriever: Any = Naming()
         self.given = AssignedIds(store, folder / "model", self.retriever)
@@ -181,3 +183,13 @@ def test_what_could_not_be_written_is_tried_again(opened: SqliteStore, tmp_path:
     (tmp_path / "s.db.index").unlink()
     one.name(tool_1=(2,))
     assert Process(opened, tmp_path).retriever.given == {IDS[0]: (1,), IDS[1]: (2,)}
+
+
+def test_processes_on_one_database_share_the_ids(postgres: Postgres, tmp_path: Path) -> None:
+    with open_store(postgres.url("given_ids")) as store, open_store(postgres.url("given_ids")) as other:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "model.json").write_text("{}")
+        store.add(TOOLS)
+        one = Process(store, tmp_path)
+        one.name(tool_0=(1,), tool_1=(2,))
+        assert Process(other, tmp_path).retriever.given == {IDS[0]: (1,), IDS[1]: (2,)}

@@ -562,6 +562,39 @@ class StoreContract:
             with pytest.raises(StoreError, match="closed"):
                 use()
 
+    # What is shared besides.
+
+    def test_a_log_is_read_by_all_who_use_the_store(self, make: Make, store: Store, tmp_path: Path) -> None:
+        with make(tmp_path) as other:
+            first, second = store.line_log("ids/a"), other.line_log("ids/a")
+            assert not second.exists()
+            assert second.read_new() == []
+            first.append(["one", "two \U0001f600"])
+            assert second.exists()
+            second.append(["three"])
+            first.append([" end"])
+            assert list(filter(None, second.read_new()))[:3] == ["one", "two \U0001f600", "three"]
+            assert not other.line_log("ids/b").exists()
+            assert set(first.read_new()) >= {"one", "three"}
+            first.replace(["all"])
+            assert "all" in second.read_new()
+            assert next(filter(None, other.line_log("ids/a").read_new())) == "all"
+
+    def test_claimed_texts_are_those_without_a_vector(self, store: Store) -> None:
+        store.add(tools(5))
+        found: dict[str, str] = {}
+        while claimed := dict(store.claim_missing("m", 2, 60)):
+            assert not claimed.keys() & found.keys()
+            found |= claimed
+            store.renew_claims("m", list(claimed), 60)
+            store.put_vectors("m", list(claimed), unit(len(claimed)))
+        assert found == {one.digest(): one.document() for one in store.tools()}
+        assert not store.claimed_elsewhere("m")
+        version = store.version()
+        store.add([tool("late")])
+        assert [text for _, text in store.claim_missing("m", 2, 60, version)] == [tool("late").document()]
+        assert store.claim_missing("m", 2, 60, version + 1) == []
+
     # People.
 
     def test_patterns_are_compiled_for_the_catalogue_as_it_is(self, store: Store) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from toolscout.core.expansion import Expansion
 from toolscout.core.permissions import Principal, new_key
 from toolscout.core.tool import text_digest
 from toolscout.errors import BadRequest, StoreError
-from toolscout.stores import Store, copying
+from toolscout.stores import Store, copying, open_store
 from toolscout.stores.base import UsedEncoder
 from toolscout.stores.copying import CopyReport, copy
 from toolscout.stores.sqlite.store import SqliteStore
@@ -24,8 +26,7 @@ from toolscout.stores.sqlite.store import SqliteStore
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def filled(path: Path) -> SqliteStore:
-    store = SqliteStore(path)
+def filled(store: Store) -> Store:
     store.add(tools(5), "mail server")
     store.add([FULL], "https://example.org")
     store.add([tool("gone")], "mail server")
@@ -46,15 +47,32 @@ def filled(path: Path) -> SqliteStore:
     return store
 
 
+Way = Callable[[str], Store]
+
+
+@pytest.fixture(params=["sqlite to sqlite", "sqlite to postgres", "postgres to sqlite"])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
+    """Opens the store that is copied "from", and the one that it is copied "to"."""
+    first, _, second = request.param.split()
+
+    def opened(end: str) -> Store:
+        if (first if end == "from" else second) == "sqlite":
+            return SqliteStore(tmp_path / f"{end}.db")
+        schema = blake2b(f"{tmp_path} {end}".encode(), digest_size=12).hexdigest()
+        return open_store(request.getfixturevalue("postgres").url(f"c_{schema}"))
+
+    return opened
+
+
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[SqliteStore]:
-    with filled(tmp_path / "from.db") as store:
+def source(way: Way) -> Iterator[Store]:
+    with filled(way("from")) as store:
         yield store
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[SqliteStore]:
-    with SqliteStore(tmp_path / "to.db") as store:
+def target(way: Way) -> Iterator[Store]:
+    with way("to") as store:
         yield store
 
 
@@ -87,6 +105,31 @@ def test_everything_arrives(source: Store, target: Store) -> None:
     assert "letterbox" in target.get(["mail/tool_0001"])[0].aliases
 
 
+def test_what_a_gateway_holds_back_arrives(source: Store, target: Store) -> None:
+    with closing(source.approvals()) as record, record.changing() as rows:
+        rows.accept("mail/send", "1", "sends")
+        rows.accept("mail/read", "2", "reads")
+        rows.hold("mail/read", "3", "reads and deletes")
+    assert not target.has_approvals()
+    copy(source, target)
+    copy(source, target)
+    with closing(source.approvals()) as first, closing(target.approvals()) as second:
+        assert first.key == second.key
+        with second.changing(approving=True) as rows:
+            assert rows.state("mail/send") == ("1", None)
+            assert rows.held() == [("mail/read", "reads", "reads and deletes", "3")]
+            assert rows.size("mail") == (2, 27)
+            assert not rows.approve("mail/read", "2")
+            assert rows.approve("mail/read", "3")
+            rows.hold("mail/read", "4", "x")
+            rows.forget_waiting("mail/read")
+            assert rows.state("mail/read") == ("3", None)
+        before = second.stamp()
+        with second.changing(approving=True) as rows:
+            rows.accept("mail/more", "5", "more")
+        assert second.stamp() > before
+
+
 def test_a_second_copy_writes_nothing(source: Store, target: Store) -> None:
     copy(source, target)
     version, access = target.version(), target.access()
@@ -100,16 +143,16 @@ def test_an_interrupted_copy_goes_on(source: Store, target: Store, monkeypatch: 
     writes = 0
 
     def breaking(name: str) -> None:
-        whole = getattr(SqliteStore, name)
+        whole = getattr(type(target), name)
 
-        def write(self: SqliteStore, *given: object, **named: object) -> object:
+        def write(self: Store, *given: object, **named: object) -> object:
             nonlocal writes
             writes += 1
             if self is target and writes == at + 1:
                 raise KeyboardInterrupt
             return whole(self, *given, **named)
 
-        monkeypatch.setattr(SqliteStore, name, write)
+        monkeypatch.setattr(type(target), name, write)
 
     for name in ("add", "set_alias", "put_vectors", "put_principal", "grant", "add_key", "add_feedback"):
         breaking(name)

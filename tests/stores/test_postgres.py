@@ -152,3 +152,43 @@ def test_a_schema_is_a_store_of_its_own(postgres: Postgres, url: str) -> None:
 def test_what_is_wrong_with_a_url(postgres: Postgres, change: dict[str, str], told: str) -> None:
     with pytest.raises(StoreError, match=told):
         PostgresStore(postgres.url(**change))
+
+
+def test_texts_are_claimed_by_one_process_at_a_time(store: PostgresStore, url: str) -> None:
+    store.add([*tools(4), tool("twin", "same"), tool("twin", "same", "other")])
+    every = dict(store.missing_vectors("m"))
+    with PostgresStore(url) as other:
+        mine = dict(store.claim_missing("m", 4, 60))
+        theirs = dict(other.claim_missing("m", 100, 60))
+        assert len(mine) == 4
+        assert mine | theirs == every
+        assert not mine.keys() & theirs.keys()
+        assert store.claim_missing("m", 100, 60) == other.claim_missing("m", 100, 60) == []
+        assert len(store.claim_missing("another model", 100, 60)) == len(every)
+        assert other.claimed_elsewhere("m")
+        given_back = sorted(mine)[:2]
+        store.renew_claims("m", given_back, 0)
+        assert sorted(digest for digest, _ in other.claim_missing("m", 100, 0.2)) == given_back
+        assert store.claim_missing("m", 100, 60) == []
+        time.sleep(0.25)
+        assert len(store.claim_missing("m", 100, 60)) == 2  # those of a process that was killed
+        store.put_vectors("m", list(every), np.ones((len(every), 2), dtype=np.float32))
+        assert not other.claimed_elsewhere("m")
+        assert other.claim_missing("m", 100, 60) == []
+        with store._server.reading() as db:
+            assert db.execute("SELECT count(*) FROM claims WHERE fingerprint = 'm'").fetchone() == (0,)
+
+
+def test_approvals_of_one_gateway_are_seen_by_another(store: PostgresStore, url: str) -> None:
+    with PostgresStore(url) as other:
+        first, second = store.approvals(), other.approvals()
+        assert first.key == second.key
+        seen = second.stamp()
+        with first.changing() as rows:
+            rows.accept("mail/send", "1", "sends")
+        assert second.stamp() == seen
+        with first.changing(approving=True) as rows:
+            rows.hold("mail/send", "2", "deletes")
+        assert until(lambda: second.stamp() != seen, 2)
+        with second.reading() as rows:
+            assert rows.held() == [("mail/send", "sends", "deletes", "2")]

@@ -17,7 +17,7 @@ def copy(
         str, typer.Argument(metavar="TO", help="Where to: a new file or schema, or a copy that stopped.")
     ],
 ) -> None:
-    """Copy tools, aliases, expansions, vectors, permissions, keys and feedback to another catalogue; compare both.
+    """Copy tools, aliases, expansions, vectors, permissions, keys, feedback and approvals; compare both catalogues.
 
     Nothing is embedded again. Given again after an interruption, the command goes on. FROM may be searched meanwhile,
     but not changed: what differs in the end is told.

@@ -65,6 +65,18 @@ class ApprovalRows:
         query = "SELECT id, said, says, waiting FROM approvals WHERE waiting IS NOT NULL ORDER BY id"
         return list(self._execute(query, []).fetchall())
 
+    def everything(self) -> list[tuple[str | None, ...]]:
+        """Return all rows, sorted by id: id, approved digest and text, waiting digest and text."""
+        rows = self._execute("SELECT id, approved, said, waiting, says FROM approvals ORDER BY id", []).fetchall()
+        return [tuple(row) for row in rows]
+
+    def replace_all(self, rows: Sequence[tuple[str | None, ...]]) -> None:
+        """Put these rows in place of all."""
+        self._execute("DELETE FROM approvals WHERE true", [])
+        for row in rows:
+            statement = "INSERT INTO approvals (id, approved, said, waiting, says) VALUES (%s, %s, %s, %s, %s)"
+            self._execute(statement, row)
+
 
 class Approvals(ABC):
     """A record that several processes may use at once.
@@ -81,6 +93,10 @@ class Approvals(ABC):
     @abstractmethod
     def reading(self) -> AbstractContextManager[ApprovalRows]:
         """Yield the rows as they are."""
+
+    @abstractmethod
+    def take_over(self, other: Approvals) -> None:
+        """Hold what another record holds, its key included, in place of what is here."""
 
     @abstractmethod
     def stamp(self) -> int:
@@ -119,6 +135,15 @@ class ApprovalFile(Approvals):
         """Yield the rows as they are."""
         with self._lock, self._errors():
             yield ApprovalRows(self._execute)
+
+    def take_over(self, other: Approvals) -> None:
+        """Hold what another record holds, its key included, in place of what is here."""
+        with other.reading() as rows:
+            known = rows.everything()
+        with self.changing(approving=True) as rows:
+            self._execute("UPDATE digest_key SET value = %s", [other.key])
+            rows.replace_all(known)
+        self.key = other.key
 
     def stamp(self) -> int:
         """Return the number of approvals so far."""

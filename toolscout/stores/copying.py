@@ -7,6 +7,7 @@ which tools were removed: an index that followed the first store is built anew o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, islice, zip_longest
 from typing import TypeVar
@@ -48,6 +49,7 @@ def copy(source: Store, target: Store, progress: Progress | None = None) -> Copy
     _copy_principals(source, target)
     for few in _batches(feedback):
         target.add_feedback(few)
+    _copy_approvals(source, target)
     return _checked(source, target, progress)
 
 
@@ -111,6 +113,24 @@ def _copy_principals(source: Store, target: Store) -> None:
     for key in source.api_keys():
         if key not in known:
             target.add_key(key)
+
+
+def _copy_approvals(source: Store, target: Store) -> None:
+    """Copy which tool definitions a gateway accepted and which it holds back, with the key of their digests."""
+    if not source.has_approvals():
+        return
+    with closing(source.approvals()) as first, closing(target.approvals()) as second:
+        with first.reading() as rows:
+            known = rows.everything()
+        with second.reading() as rows:
+            there = rows.everything()
+        if there and first.key != second.key:
+            raise BadRequest("the store to copy to has approved tools of its own; name an empty one")
+        if (known, first.key) != (there, second.key):
+            second.take_over(first)
+        with second.reading() as rows:
+            if rows.everything() != known:
+                raise _differ("approved tools")
 
 
 def _checked(source: Store, target: Store, progress: Progress | None) -> CopyReport:

@@ -56,8 +56,8 @@ class ServingPlan:
     encoder: str = ""
 
     def catalogue(self) -> str:
-        """Return what rows call the catalogue: the name of its file, or its schema."""
-        return Path(shown(self.store).rpartition("=")[2]).stem
+        """Return what rows call the catalogue: the name of its file or database."""
+        return Path(shown(self.store)).stem
 
     def command(self) -> str:
         """Return the command that repeats the measurement."""

@@ -79,7 +79,7 @@ class PostgresSearch(StoreSearch):
                 WHERE words @@ %s::tsquery{where} ORDER BY score DESC, id LIMIT %s
             """
             weighed = [value for lexeme, weight in scored for value in (weight, lexeme)]
-            rows = db.execute(query, [*weighed, average, " | ".join(sought), *values, k]).fetchall()
+            rows = db.execute(query, [*weighed, average, " | ".join(sought), *values, k], prepare=False).fetchall()
         return [(tool_id, float(score)) for tool_id, score in rows]
 
     def matched_words(
@@ -171,7 +171,7 @@ class PostgresSearch(StoreSearch):
                 SELECT id, halfvec_send(vector) FROM vectors JOIN tools ON tools.digest = vectors.digest
                 WHERE model = {model}{where} ORDER BY vector::halfvec({width}) <=> %s::halfvec({width}) LIMIT %s
             """
-            rows = db.execute(query, [*values, HalfVector(vector), k], binary=True).fetchall()
+            rows = db.execute(query, [*values, HalfVector(vector), k], prepare=False, binary=True).fetchall()
         return sorted(_cosines(rows, vector).items(), key=lambda pair: (-pair[1], pair[0]))
 
     def cosines(self, fingerprint: str, vector: Floats, ids: Sequence[str]) -> dict[str, float]:
@@ -223,7 +223,7 @@ class PostgresSearch(StoreSearch):
             if not valid:
                 return None
             db.execute(f"SET LOCAL hnsw.ef_search = {_EF_SEARCH}")
-            query = f"SELECT vector FROM vectors WHERE model = {model} ORDER BY hashtext(digest) LIMIT %s"
+            query = f"SELECT vector::text FROM vectors WHERE model = {model} ORDER BY hashtext(digest) LIMIT %s"
             asked = db.execute(query, [sample]).fetchall()
             nearest = f"""
                 SELECT number FROM vectors WHERE model = {model}
@@ -233,7 +233,7 @@ class PostgresSearch(StoreSearch):
             for way, scans in ((found, "on"), (exact, "off")):
                 db.execute(f"SET LOCAL enable_indexscan = {scans}")
                 db.execute(f"SET LOCAL enable_seqscan = {'off' if scans == 'on' else 'on'}")
-                way += [{row[0] for row in db.execute(nearest, [str(one[0]), k])} for one in asked]
+                way += [{row[0] for row in db.execute(nearest, [one[0], k], prepare=False)} for one in asked]
         right = sum(len(one & other) for one, other in zip(found, exact, strict=True))
         return right / max(1, sum(map(len, exact)))
 

@@ -6,8 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import psycopg
+from psycopg import errors
 
 from toolscout.stores.postgres.connection import Connection
 
@@ -59,7 +61,8 @@ class Commits:
 
     def _listen(self, db: Connection) -> None:
         db.patience = 10 * POLL_SECONDS
-        db.execute(f'LISTEN "{self._channel}"')
+        with suppress(errors.ReadOnlySqlTransaction):  # a standby notifies nobody, and is asked every half second
+            db.execute(f'LISTEN "{self._channel}"')
         while not self._stopped.is_set():
             row = db.execute("SELECT number FROM commits").fetchone()
             self.saw(int(row[0]) if row else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -34,14 +35,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             "statement_timeout": f"{round(address.statement_timeout * 1000)}ms",
             "lock_timeout": f"{round(address.lock_timeout * 1000)}ms",
             "synchronous_commit": "on" if synchronous_commit else "off",
-            # What a client that was killed or cut off has locked is given back soon.
-            "client_connection_check_interval": "5s",
+            # What a client that was cut off has locked is given back soon.
             "tcp_keepalives_idle": "10",
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",
         }
-        for name, value in settings.items():
-            self.execute("SELECT set_config(%s, %s, false)", [name, value])
+        query = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS settings (name, value)"
+        self.execute(query, [list(settings), list(settings.values())])
+        with suppress(errors.InvalidParameterValue):  # not on every system
+            self.execute("SET client_connection_check_interval = '5s'")  # the same for one that was killed
         self.use_schema(address.schema)
 
     def use_schema(self, schema: str) -> None:

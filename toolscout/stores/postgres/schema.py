@@ -166,11 +166,16 @@ def _inspect(db: Connection, address: Address) -> int:
     table = sql.Identifier(address.schema, "toolscout_migrations")
     found = int(_one(db, sql.SQL("SELECT COALESCE(max(number), 0) FROM {}").format(table)))
     if found > len(MIGRATIONS):
-        raise NewerStore(
-            f"{address} was written by a newer toolscout (format {found}, this one knows {len(MIGRATIONS)}); "
-            "run: pip install --upgrade toolscout"
-        )
+        raise newer(address, found)
     return found
+
+
+def newer(address: Address, found: int) -> NewerStore:
+    """Return the error for a schema that has had more migrations than this version knows."""
+    return NewerStore(
+        f"{address} was written by a newer toolscout (format {found}, this one knows {len(MIGRATIONS)}); "
+        "run: pip install --upgrade toolscout"
+    )
 
 
 def _create_schema(db: Connection, address: Address) -> None:

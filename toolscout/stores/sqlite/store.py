@@ -75,6 +75,10 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         """Open the record of approved tool definitions, a file beside the store."""
         return ApprovalFile(approvals_path(self.path))
 
+    def has_approvals(self) -> bool:
+        """Return whether there is such a file."""
+        return approvals_path(self.path).exists()
+
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
         with self._files.reading() as db:
