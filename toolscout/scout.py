@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +23,16 @@ from toolscout.core.expansion import Expansion, read_expansions
 from toolscout.core.garbage import collector_paused
 from toolscout.core.scope import Endpoints, Scope
 from toolscout.core.tool import Tool, clean_text
-from toolscout.errors import BadModel, BadRequest, EncoderUnavailable, ReadOnlyStore, UnknownTool
+from toolscout.errors import (
+    BadModel,
+    BadRequest,
+    EncoderUnavailable,
+    MissingEncoder,
+    ReadOnlyStore,
+    StoreError,
+    StoreUnavailable,
+    UnknownTool,
+)
 from toolscout.index.vector_table import BYTES_PER_NUMBER
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.expanded import encode_documents
@@ -32,9 +43,10 @@ from toolscout.search import encoder_fit, index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
+from toolscout.search.cold_search import cold_retriever
 from toolscout.search.embedding_claims import CLAIMED_AT_ONCE, EmbeddingClaims
 from toolscout.search.encoder_choice import EncoderChoice, choose, previous, same_documents
-from toolscout.search.live_index import LiveIndex
+from toolscout.search.live_index import LiveIndex, StoreIndex
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, counted, reported
 from toolscout.search.tool_need import NeedOptions
@@ -55,6 +67,11 @@ MAX_REQUEST_CHARS = 20_000
 _SEARCHING, _CHANGING = 4, 2
 # Seconds before an endpoint that failed is asked again to embed in the background; doubled each time.
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
+# How often a server looks for changes of others, how long it rests after applying some, and how often it looks whether
+# its index should be saved.
+_LOOKED_EVERY_S, _REST_S, _SAVED_EVERY_S = 0.03, 0.2, 60.0
+_MANY = 1_000
+_log = logging.getLogger(__name__)
 Expansions = str | Path | Mapping[str, Expansion]
 """A file of expansions, or expansions by tool id."""
 # Vectors of another encoder that are copied at a time.
@@ -130,6 +147,8 @@ class Scout:
         self._embedding_problem = ""
         self._embedding = threading.Lock()
         self._background: threading.Thread | None = None
+        self._builder: threading.Thread | None = None
+        self._follower: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._searchers = Workers(_SEARCHING, "toolscout-search")
@@ -189,6 +208,7 @@ class Scout:
         encoder: EncoderName = None,
         durable: bool | None = None,
         level: Level | None = None,
+        wait: bool = True,
     ) -> Self:
         """Open the catalogue at a path or a postgresql:// URL, made where it is not there yet.
 
@@ -201,7 +221,8 @@ class Scout:
         the price of a sync for each commit; None: as $TOOLSCOUT_DURABLE says, else False for a file and True
         for a database. `level`: how sure the verdict must be before tools are offered (lenient, balanced or
         strict); None: balanced, or the thresholds of `fit_options` and `need_options` where one of them is
-        given.
+        given. `wait`: False opens a store that can search by itself (PostgreSQL) at once, and builds the index in the
+        background; until it stands the database answers (see `searches_store`).
         """
         if level is not None:
             checked_level(level)
@@ -219,10 +240,14 @@ class Scout:
             else:
                 make = method(str(retriever)) if isinstance(retriever, str | Path) else retriever
                 build = partial(_kept_index, store, make)
-                index = build(choice.encoder)
+                cold = None if wait else _store_index(store, make(), choice.encoder)
+                index = cold or build(choice.encoder)
                 scout = cls(store, index.retriever, fit_options, need_options, level)
                 scout._index, scout._encoder_name = index, choice.name
-                scout._begin_switch(choice, build)
+                if cold is None:
+                    scout._begin_switch(choice, build)
+                else:
+                    scout._build_in_background(partial(build, choice.encoder))
             scout.refresh()
             scout._index.save_snapshot()
         except BaseException:
@@ -246,6 +271,67 @@ class Scout:
             self._index = build(before)
             if not self.store.encoders():
                 self._record_encoder(before.fingerprint, "")
+
+    def _build_in_background(self, build: Callable[[], LiveIndex]) -> None:
+        """Build the index in a thread while the store answers; what fails is tried again."""
+
+        def run() -> None:
+            while not self._closing.is_set():
+                try:
+                    index = build()
+                    index.refresh()
+                    index.baseline.baseline(None, index.count())  # which the first search would wait for
+                    while not index.current:
+                        index.refresh()
+                    self._index = index
+                    index.save_snapshot()
+                    return
+                except StoreUnavailable as error:
+                    _log.warning("the index is not built yet: %s", error)
+                except Exception:  # the store goes on answering
+                    _log.exception("the index could not be built")
+                self._closing.wait(_RETRY_S)
+
+        self._builder = threading.Thread(target=run, name="toolscout-build", daemon=True)
+        self._builder.start()
+
+    @property
+    def searches_store(self) -> bool:
+        """Whether the store's own engine answers, since the index of this process is still being built."""
+        return isinstance(self._index, StoreIndex)
+
+    def follow(self) -> None:
+        """Apply what other processes commit in a thread from now on: no search waits until a large change is applied.
+
+        A change is found within a fraction of a second, whether anybody searches or not.
+        """
+        if self._follower is None:
+            self._follower = threading.Thread(target=self._run_follower, name="toolscout-follow", daemon=True)
+            self._follower.start()
+
+    def _run_follower(self) -> None:
+        save_at = time.monotonic() + _SAVED_EVERY_S
+        while not self._closing.wait(_LOOKED_EVERY_S):
+            try:
+                if not self._index.current:
+                    self.refresh()
+                    self._closing.wait(_REST_S)  # one change costs the index about as much as ten
+                if time.monotonic() >= save_at:
+                    self._index.save_snapshot()
+                    save_at = time.monotonic() + _SAVED_EVERY_S
+            except StoreUnavailable as error:
+                _log.warning("changes are not followed: %s", error)
+                self._closing.wait(_RETRY_S)
+            except Exception:
+                if self._closing.is_set():
+                    return
+                _log.exception("changes are not followed")
+                self._closing.wait(_RETRY_S)
+
+    def _catch_up(self) -> None:
+        """Apply what was committed before a search, unless a thread does so."""
+        if self._follower is None:
+            self.refresh(wait=False)
 
     @property
     def switching(self) -> bool:
@@ -381,6 +467,11 @@ class Scout:
             if self._encoder_name is not None:
                 self._record_encoder(encoder.fingerprint, self._encoder_name)
             self._fit_verdicts(encoder, progress)
+        if (search := self.store.own_search()) is not None and (not since or done >= _MANY):
+            try:
+                search.prepare(encoder.fingerprint)
+            except StoreError as error:  # searches by the store are slower without
+                _log.warning("the store's vectors have no index: %s", error)
         self._index.baseline.prepare()
         self._prepare(progress)
         return done
@@ -464,7 +555,7 @@ class Scout:
         """An answer for each request, as `search` gives it; ranked together, which is faster where a model is large."""
         requests = list(map(checked_request, texts))
         chosen = self.level if level is None else checked_level(level)
-        self.refresh(wait=False)
+        self._catch_up()
         index = self._index  # one and the same for the whole search
         scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
         found = find(index.retriever, requests, k, scope)
@@ -476,7 +567,7 @@ class Scout:
 
         Searches of the same scope are ranked together, which is faster where `ranks_together` is true.
         """
-        self.refresh(wait=False)
+        self._catch_up()
         index = self._index  # one and the same for all
         found: dict[int, Answer | Exception] = {}
         groups: dict[tuple[Count, Scope], list[tuple[int, str]]] = {}
@@ -661,8 +752,9 @@ class Scout:
         self._closing.set()
         self._searchers.close()
         self._changers.close()
-        if self._background is not None:
-            self._background.join()
+        for thread in (self._background, self._builder, self._follower):
+            if thread is not None:
+                thread.join()
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -726,6 +818,19 @@ def _kept_index(store: Store, make: Callable[[], Retriever], encoder: TextEncode
     if folder is not None:
         index.keep_in(folder, kept[1] if kept else None)
     return index
+
+
+def _store_index(store: Store, made: Retriever, encoder: TextEncoder | None) -> StoreIndex | None:
+    """An index that is the store itself, for a process whose own is not built yet.
+
+    None where the store has no engine, or while the tools are being embedded with another encoder.
+    """
+    with suppress(MissingEncoder):
+        encoder = encoder or made.encoder
+    if encoder is not None and previous(store, encoder.fingerprint) is not None:
+        return None
+    cold = cold_retriever(store, encoder, made.name)
+    return None if cold is None else StoreIndex(store, cold)
 
 
 def _documents(store: Store, ids: Sequence[str]) -> list[str | None]:

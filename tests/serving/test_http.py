@@ -101,7 +101,7 @@ def test_only_an_admin_changes_and_measures(server: Served) -> None:
     is_problem(server.client.get("/tools", headers={"X-API-Key": "ts_wrong"}), 401)
     assert server.client.get("/tools", headers={"X-API-Key": server.keys["user"]}).status_code == 200
     assert server.get("/health", "nobody").json() == {"status": "ok"}
-    assert server.get("/ready", "nobody").json() == {"status": "ready"}
+    assert server.get("/ready", "nobody").json() == {"status": "ready", "index": "own", "store": "reached"}
 
 
 def test_an_admin_changes_no_tools_that_it_may_not_see(server: Served) -> None:

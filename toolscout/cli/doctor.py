@@ -23,6 +23,8 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?[^;]*(?:;.*extra\s
 _MODULES = {"PyYAML": "yaml", "google-re2": "re2"}
 _STYLES = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 _PROBE = "hello"
+# How many vectors the audit of a database's index looks for, how many neighbours of each, and how many it must find.
+_AUDITED, _AUDITED_K, _LEAST_RECALL = 50, 10, 0.9
 _GET_ENCODER = ("unset TOOLSCOUT_ENCODER", "pip install --force-reinstall toolscout")
 
 
@@ -72,6 +74,8 @@ def _findings(store: str) -> Iterator[Finding]:
     finding, fingerprint = _encoder()
     yield finding
     yield _store(store, fingerprint)
+    if fingerprint and (audited := _database_index(store, fingerprint)):
+        yield audited
 
 
 def _packages() -> Iterator[Finding]:
@@ -139,6 +143,24 @@ def _encoder() -> tuple[Finding, str]:
     place = f" in {encoder.folder}" if encoder.folder else ""
     about = f"{encoder.details().get('name', 'an encoder')}{place}, fingerprint {encoder.fingerprint}"
     return Finding("encoder", "ok", about), encoder.fingerprint
+
+
+def _database_index(place: str, fingerprint: str) -> Finding | None:
+    """Return a finding about the index over vectors that a database searches for servers without one of their own."""
+    from toolscout.stores import is_url, open_store
+
+    if not is_url(place):
+        return None
+    try:
+        with open_store(place) as store:
+            search = store.own_search()
+            recall = None if search is None else search.recall(fingerprint, _AUDITED, _AUDITED_K)
+    except ToolscoutError:
+        return None  # the finding about the catalogue says why
+    if recall is None:
+        return Finding("database search", "ok", "exact: its vectors have no HNSW index")
+    about = f"HNSW recall@{_AUDITED_K} {recall:.3f} against exact search, over {_AUDITED} vectors"
+    return Finding("database search", "ok" if recall >= _LEAST_RECALL else "broken", about)
 
 
 def _store(place: str, fingerprint: str) -> Finding:

@@ -118,7 +118,11 @@ def mcp(
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
-    with output.logged(logging.INFO, *loggers), Scout.open(place, named, encoder=encoder, level=level) as scout:
+    with (
+        output.logged(logging.INFO, *loggers),
+        Scout.open(place, named, encoder=encoder, level=level, wait=False) as scout,
+    ):
+        scout.follow()
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(scout.store.approvals()) if quarantine else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()), peers)

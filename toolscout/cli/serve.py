@@ -123,7 +123,7 @@ def serve(
     _share_heaps()
     with ExitStack() as opened, _logs_and_signals():
         chosen = retriever_to_open(retriever, rerank)
-        scout = opened.enter_context(PacedScout.open(place, chosen, encoder=encoder, level=level))
+        scout = opened.enter_context(PacedScout.open(place, chosen, encoder=encoder, level=level, wait=False))
         others = {
             name: opened.enter_context(Scout.open(place, name, encoder=encoder, level=level)) for name in compare or ()
         }
@@ -131,6 +131,7 @@ def serve(
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
         _warm(scout)
+        scout.follow()
         # The catalogue lives as long as the server: collecting garbage in it would halt every answer meanwhile.
         gc.collect()
         gc.freeze()
@@ -148,6 +149,10 @@ def bench_serve(
         str, typer.Option(metavar="N,N,…", help="More rates, of ToolLens and of ToolBench requests, 15 s each.")
     ] = "",
     storm: Annotated[float, typer.Option(min=0, help="At last so many requests a second, far beyond capacity.")] = 0,
+    replicas: Annotated[
+        int,
+        typer.Option(min=1, help="So many servers share the load, and find what one of them adds."),
+    ] = 1,
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
     json: Annotated[Path | None, typer.Option(metavar="OUT", help="Append the rows to this .jsonl file.")] = None,
@@ -155,6 +160,7 @@ def bench_serve(
 ) -> None:
     """Load a server over the catalogue of --store with paced requests while tools are added and removed."""
     from toolscout.evaluation import row
+    from toolscout.evaluation.bench import replicas as bench_replicas
     from toolscout.evaluation.bench import serving_load
     from toolscout.scout import DEFAULT_RETRIEVER
 
@@ -169,7 +175,8 @@ def bench_serve(
         place, method, data, rate, seconds, writes, rates, storm=storm, encoder=encoder or ""
     )
     with output.progress() as report:
-        print_measurements(serving_load.measure(plan, report), json)
+        several = bench_replicas.measure(plan, replicas, report) if replicas > 1 else None
+        print_measurements(several or serving_load.measure(plan, report), json)
 
 
 def _share_heaps() -> None:

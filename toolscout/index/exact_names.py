@@ -173,11 +173,7 @@ class ExactNames:
 
     def _aliased(self, request: str) -> Iterator[tuple[str, str]]:
         words = split_words(request)
-        spans = [
-            (start, end)
-            for start in range(len(words))
-            for end in range(start + 1, min(start + _MAX_ALIAS_WORDS, len(words)) + 1)
-        ]
+        spans = _spans(len(words))
         keys = ["_".join(words[start:end]).lower() for start, end in spans]
         saved = set(self._table.known("alias", keys)) if self._table else set()
         for (start, end), key in zip(spans, keys, strict=True):
@@ -188,6 +184,24 @@ class ExactNames:
             for tool_id in [*self._saved("alias", name_key(text)), *self._aliases.get(name_key(text), ())]:
                 if text.lower() in map(str.lower, self.aliases(tool_id)):
                     yield text, tool_id
+
+
+def possible_names(request: str) -> list[str]:
+    """Every name and alias, normalised, that a tool may have which `ExactNames` would find in a request."""
+    words = split_words(request)
+    keys = ["_".join(words[start:end]).lower() for start, end in _spans(len(words))]
+    for text in ExactNames()._mentions(request):
+        parts = [word.lower() for word in split_words(text)]
+        if len(parts) <= _MAX_NAME_WORDS:
+            keys += ["_".join(parts[start:]) for start in range(len(parts))]
+    return list(dict.fromkeys([*keys, *map(name_key, _unspaced_parts(request))]))
+
+
+def _spans(count: int) -> list[tuple[int, int]]:
+    """Where an alias may begin and end among so many words."""
+    return [
+        (start, end) for start in range(count) for end in range(start + 1, min(start + _MAX_ALIAS_WORDS, count) + 1)
+    ]
 
 
 def _identifiers(text: str) -> Iterator[str]:

@@ -124,7 +124,13 @@ class LiveIndex:
         counts = self._counts  # taken first: a count made while another thread applies a change must not be cached
         counted = counts.get(allowed)
         if counted is None:
-            counted = counts[allowed] = self.store.count(allowed)
+            try:
+                counted = counts[allowed] = self.store.count(allowed)
+            except StoreUnavailable:
+                if self._stamp is None:
+                    raise
+                ids = self.retriever.ids()  # those that are searched; not cached
+                return len(ids) if allowed is None else sum(map(allowed.permits, ids))
         return counted
 
     def permitted(self, allowed: Allowed | str | None) -> Allowed | None:
@@ -144,6 +150,11 @@ class LiveIndex:
         return self.words_only(allowed) - self.retriever.without_id(Scope(allowed))
 
     # Changes.
+
+    @property
+    def current(self) -> bool:
+        """Whether it has all that is known to be committed."""
+        return self.store.stamp() == self._stamp
 
     def refresh(self, wait: bool = True) -> None:
         """Apply what this or any other process has committed; cheap if that is nothing.
@@ -282,3 +293,13 @@ class LiveIndex:
             elif late := self.not_embedded(allowed):
                 waiting = f"{late:,} of {self.count(allowed):,} tools are not embedded yet"
                 yield f"{waiting}: found by words at most; run: toolscout embed, with the same --retriever if any"
+
+
+class StoreIndex(LiveIndex):
+    """What answers while the index of this process is built: the retriever reads the store itself."""
+
+    def _follow(self) -> None:
+        stamp = self.store.stamp()
+        self.version = self.store.version()
+        self._counts, self._principals = {}, {}
+        self._stamp = stamp

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example, Level
 from toolscout.core.permissions import Key, Rules, key_digest
 from toolscout.core.tool import Tool, clean_text, namespace_of
-from toolscout.errors import BadRequest, Forbidden, Unauthorized, UnknownTool
+from toolscout.errors import BadRequest, Forbidden, StoreUnavailable, Unauthorized, UnknownTool
 from toolscout.scout import Count, Scout, Search, checked_request
 from toolscout.stores.base import Store
 
@@ -265,10 +265,16 @@ class Access:
         stamp = self._store.stamp()
         if stamp == self._stamp:
             return
-        access = self._store.access()
+        try:
+            access = self._store.access()
+            stored = self._store.api_keys() if access != self._access else []
+        except StoreUnavailable:
+            if self._stamp is None:
+                raise
+            return  # what was known goes on; a change of keys is heard of as soon as the store is back
         if access != self._access:
             keys: dict[str, list[Key]] = {}
-            for key in self._store.api_keys():
+            for key in stored:
                 keys.setdefault(key.id, []).append(key)
             self._keys, self._rules, self._callers = keys, {}, {}
             self._keyed = self._keyed or bool(keys)
@@ -301,7 +307,13 @@ class _Index:
             return
         self._key = self._key or self._store.identity().encode()
         before = self.version
-        for change in self._store.changes(before):
+        try:
+            changes = list(self._store.changes(before))
+        except StoreUnavailable:
+            if self._stamp is None:
+                raise
+            return
+        for change in changes:
             namespace = namespace_of(change.tool_id)
             ids = self.tools.setdefault(namespace, {})
             self._sums[namespace] -= ids.pop(change.tool_id, 0)

@@ -13,7 +13,7 @@ from typing import Any
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Answer
 from toolscout.core.tool import Tool
-from toolscout.errors import MissingExtra, ToolscoutError, UnknownTool
+from toolscout.errors import MissingExtra, StoreUnavailable, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
 from toolscout.serving import request_bodies
 from toolscout.serving.access import Access, Caller, CallerSearch
@@ -29,7 +29,7 @@ try:
 
     from toolscout.serving import openapi_document, problems, prometheus
     from toolscout.serving.catalogue_writes import Writes
-    from toolscout.serving.limits import PATHS, FeedbackQuota, Gate, Probe, ServeOptions
+    from toolscout.serving.limits import PATHS, FeedbackQuota, Gate, Probe, ProbeTimeout, ServeOptions
     from toolscout.serving.llm_proxy import Proxy
     from toolscout.serving.middleware import CALLER, LABEL, Edge, body_of, record_of
     from toolscout.serving.page import routes as page
@@ -275,9 +275,18 @@ class _Endpoints:
         return _sent('{"status": "ok"}')
 
     async def ready(self, _: Request) -> Response:
-        """Answer 200 where the catalogue can be read and the server is not shutting down, else 503."""
-        await self._probe.check()
-        return _sent('{"status": "ready"}')
+        """Answer 200 where requests can be answered, and from what; 503 where they cannot, or at shutdown.
+
+        A server whose own index stands goes on while a database cannot be reached.
+        """
+        status = {"status": "ready", "index": "database" if self._scout.searches_store else "own", "store": "reached"}
+        try:
+            await self._probe.check()
+        except (StoreUnavailable, ProbeTimeout):
+            if self._scout.searches_store:
+                raise
+            status["store"] = "unreachable"
+        return _sent(json.dumps(status))
 
     async def measured(self, request: Request) -> Response:
         """Answer metrics for Prometheus: only for an admin who sees everything, as they count all tools and callers."""

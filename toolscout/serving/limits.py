@@ -349,6 +349,10 @@ def _ending() -> Problem:
     return Problem(503, "the server is shutting down; ask again in a second", _AGAIN)
 
 
+class ProbeTimeout(Problem):
+    """What is probed does not answer in time."""
+
+
 class Probe:
     """Checks in its own thread that something can be read, so that no search delays it; callers share one check."""
 
@@ -372,7 +376,7 @@ class Probe:
         )  # read the error, so that asyncio does not log it
         await asyncio.wait([waited], timeout=READY_S)
         if not self._asked.done():
-            raise Problem(503, f"the catalogue could not be read within {READY_S:g} s", _AGAIN)
+            raise ProbeTimeout(503, f"the catalogue could not be read within {READY_S:g} s", _AGAIN)
         self._asked.result()
 
     def close(self) -> None:

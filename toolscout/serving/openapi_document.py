@@ -81,7 +81,7 @@ def _paths() -> Json:
             "delete": _act("removeTool", f"Remove a tool. {_ADMIN}", "", "Changed", 403, 404, parameters=one),
         },
         "/health": {"get": _open("health", "That the server lives.")},
-        "/ready": {"get": _open("ready", "That the server can answer.")},
+        "/ready": {"get": _open("ready", "That the server can answer, and from what.", _reference("Ready"))},
         "/metrics": {
             "get": _plain("metrics", "For Prometheus. Needs the key of an admin that sees everything.", "text/plain")
         },
@@ -196,6 +196,12 @@ def _schemas() -> Json:
             "type title status detail code", type=_TEXT, title=_TEXT, status=_COUNT, detail=_TEXT, code=_TEXT
         ),
         "Status": _object("status", status=_TEXT),
+        "Ready": _object(
+            "status index store",
+            status=_TEXT,
+            index={"type": "string", "enum": ["own", "database"]},
+            store={"type": "string", "enum": ["reached", "unreachable"]},
+        ),
         "Listing": _object(
             "tools total version", tools={"type": "array", "items": _reference("Tool")}, total=_COUNT, version=_COUNT
         ),

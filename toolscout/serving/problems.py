@@ -22,6 +22,7 @@ _STATUS: tuple[tuple[type[ToolscoutError], int], ...] = (
     (errors.UnknownTool, 404),
     (errors.DuplicateTool, 409),
     (errors.NeedsTraining, 409),
+    (errors.StoreUnavailable, 503),
     (errors.DiskFull, 507),
     (errors.StoreError, 503),
     (errors.LanguageModelError, 502),
@@ -64,6 +65,8 @@ def of(error: Exception) -> Problem:
         return error
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if isinstance(error, errors.StoreUnavailable):
+        headers["Retry-After"] = "1"
     return Problem(status, public_message(error), headers, _CAPITAL.sub("_", type(error).__name__).lower())
 
 

@@ -147,6 +147,55 @@ class Leases(ABC):
         """
 
 
+class StoreSearch(ABC):
+    """Searches made by the store's own engine, for a process whose index does not stand yet.
+
+    Scores are those of the engine, higher is better; ties are broken by id. `allowed`: only these tools are looked at.
+    """
+
+    @abstractmethod
+    def by_words(self, request: str, k: int, allowed: Allowed | None = None) -> list[tuple[str, float]]:
+        """Return the best k tools that share words with a request, with scores above 0."""
+
+    @abstractmethod
+    def matched_words(
+        self, request: str, ids: Sequence[str], sees: Allowed | None = None
+    ) -> dict[str, tuple[tuple[str, ...], float]]:
+        """Return the words of a request that each tool has, the rarest first, and their share of all by rarity.
+
+        A word that no tool in `sees` has counts as one that no tool has.
+        """
+
+    @abstractmethod
+    def by_vector(
+        self, fingerprint: str, vector: Floats, k: int, allowed: Allowed | None = None
+    ) -> list[tuple[str, float]]:
+        """Return the k tools whose cached vectors of this model are nearest to a unit vector, with their cosines."""
+
+    @abstractmethod
+    def cosines(self, fingerprint: str, vector: Floats, ids: Sequence[str]) -> dict[str, float]:
+        """Return the cosines of these tools to a unit vector; tools without a cached vector are left out."""
+
+    @abstractmethod
+    def named(self, names: Sequence[str], allowed: Allowed | None = None) -> dict[str, tuple[str, ...]]:
+        """Return the tools that have one of these names or aliases, however they are spelt, with their aliases."""
+
+    @abstractmethod
+    def unembedded(self, fingerprint: str, allowed: Allowed | None = None) -> int:
+        """Return how many tools have no cached vector of this model."""
+
+    @abstractmethod
+    def prepare(self, fingerprint: str) -> None:
+        """Build what makes searches among many vectors of this model quick, unless it is there."""
+
+    @abstractmethod
+    def recall(self, fingerprint: str, sample: int, k: int) -> float | None:
+        """Return which share of the exact k nearest the engine's index finds, over a sample of the cached vectors.
+
+        None where there is no such index: searches are exact then.
+        """
+
+
 class Store(ABC):
     """Stores tools, vectors, permissions and feedback. It is thread-safe, and a reader never waits for a writer.
 
@@ -341,6 +390,10 @@ class Store(ABC):
 
     def leases(self) -> Leases | None:
         """Return the leases of this store; None for a store that processes of one machine share without any."""
+        return None
+
+    def own_search(self) -> StoreSearch | None:
+        """Return the search of the store's own engine; None where it has none."""
         return None
 
     def index_folder(self) -> Path:

@@ -55,6 +55,10 @@ class ServingPlan:
     storm: float = 0.0
     encoder: str = ""
 
+    def catalogue(self) -> str:
+        """Return what rows call the catalogue: the name of its file or database."""
+        return Path(shown(self.store)).stem
+
     def command(self) -> str:
         """Return the command that repeats the measurement."""
         words = ["toolscout", "--store", Path(shown(self.store)).name, "bench", "serve", "--rate", f"{self.rate:g}"]
@@ -95,7 +99,7 @@ def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[Row
     for _, data, *_ in _steps(plan):  # a missing dataset raises before a server is started
         _dataset(data)
     token = new_secret()
-    with _server(plan, token) as port:
+    with server(plan, token) as port:
         for kind, data, rate, seconds, writes in _steps(plan):
             if progress:
                 progress(f"{kind} {data} {rate:g}/s", 0, 0)
@@ -107,7 +111,7 @@ def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[Row
             tools = int(values.pop("tools"))
             values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
             rounded = {key: float(f"{value:.5g}") for key, value in values.items()}
-            how = {"bench": kind, "tools": tools, "catalogue": Path(shown(plan.store)).stem, "requests": data}
+            how = {"bench": kind, "tools": tools, "catalogue": plan.catalogue(), "requests": data}
             used = {"retriever": plan.retriever, "encoder": plan.encoder}
             yield {**how, **used, "values": rounded, "repeats": 1, "how": "over HTTP", **about}
 
@@ -123,7 +127,7 @@ def _steps(plan: ServingPlan) -> Iterator[tuple[str, str, float, float, float]]:
 
 
 @contextmanager
-def _server(plan: ServingPlan, token: str) -> Iterator[int]:
+def server(plan: ServingPlan, token: str) -> Iterator[int]:
     """Run a server in a process of its own and yield its port; `token` allows changes to its catalogue."""
     command = [sys.executable, "-m", "toolscout", "--store", plan.store, "serve", "--port", "0", "--rate", "0"]
     process = subprocess.Popen(
@@ -163,6 +167,14 @@ def _dataset(name: str) -> Dataset:
     return Dataset.load(find_dataset(name))
 
 
+def requests_and_tools(data: str) -> tuple[list[str], list[Tool]]:
+    """Return the requests of a dataset, and tools to copy. Raises BadRequest where it has no requests."""
+    dataset = _dataset(data)
+    if not dataset.requests:
+        raise BadRequest(f"{data} has no requests; name another dataset")
+    return list(dataset.requests.values()), dataset.tools[:464]
+
+
 def _distinct_request(requests: Sequence[str], number: int) -> str:
     """Return request `number`; each number gives another text, so that the server's cache never answers."""
     again, place = divmod(number, len(requests))
@@ -173,12 +185,9 @@ async def _measure_load(
     client: Client, data: str, before: int, rate: float, seconds: float, writes: float
 ) -> dict[str, float]:
     """Send requests of a dataset, from number `before` on, beside `writes` changes a second; return the values."""
-    dataset = _dataset(data)
-    requests = list(dataset.requests.values())
-    if not requests:
-        raise BadRequest(f"{data} has no requests; name another dataset")
+    requests, copied = requests_and_tools(data)
     tally = Tally()
-    live = ChangingTools(dataset.tools[:464])
+    live = ChangingTools(copied)
     memory: list[float] = []
     over = asyncio.Event()
 

@@ -112,6 +112,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # Who took which lease. A row stays where its holder ended without releasing it; only the lock counts.
         """CREATE TABLE leases (name text COLLATE "C" PRIMARY KEY, holder text NOT NULL)""",
     ),
+    (
+        # What a server searches until its own index stands. The words of the name have a weight of their own; paths and
+        # addresses are taken apart, which the parser would keep whole. A vector of words is 1 MB at most.
+        r"""ALTER TABLE tools
+            ADD words tsvector NOT NULL GENERATED ALWAYS AS (
+                setweight(to_tsvector('pg_catalog.english', regexp_replace(
+                    translate(left(name, 1000), '/.@:_-', '      '), '([a-z])([A-Z])', '\1 \2', 'g')), 'A')
+                || to_tsvector('pg_catalog.english', translate(left(text, 100000), '/.@:_-', '      '))
+            ) STORED,
+            ADD spelt text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
+                left(lower(translate(name, '/.@:_- ()[]{}<>,;!?+*#$&=|~^`"', '')), 200)
+            ) STORED""",
+        "CREATE INDEX tools_words ON tools USING gin (words)",
+        "CREATE INDEX tools_spelt ON tools (spelt)",
+        "CREATE INDEX tools_aliased ON tools (id) WHERE aliases != '[]'",
+    ),
 )
 
 
@@ -154,11 +170,16 @@ def _inspect(db: Connection, address: Address) -> int:
     table = sql.Identifier(address.schema, "toolscout_migrations")
     found = int(_one(db, sql.SQL("SELECT COALESCE(max(number), 0) FROM {}").format(table)))
     if found > len(MIGRATIONS):
-        raise NewerStore(
-            f"{address} was written by a newer toolscout (format {found}, this one knows {len(MIGRATIONS)}); "
-            "run: pip install --upgrade toolscout"
-        )
+        raise newer(address, found)
     return found
+
+
+def newer(address: Address, found: int) -> NewerStore:
+    """Return the error for a schema that has had more migrations than this version knows."""
+    return NewerStore(
+        f"{address} was written by a newer toolscout (format {found}, this one knows {len(MIGRATIONS)}); "
+        "run: pip install --upgrade toolscout"
+    )
 
 
 def _create_schema(db: Connection, address: Address) -> None:

@@ -31,7 +31,7 @@ _MAX_IDLE = 120.0
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _COUNT = """
     WITH moved AS (UPDATE commits SET number = number + 1 RETURNING number)
-    SELECT number, pg_notify(%s, number::text) FROM moved
+    SELECT number, (SELECT max(number) FROM toolscout_migrations), pg_notify(%s, number::text) FROM moved
 """
 
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # every failure is an error of a call here
@@ -78,6 +78,12 @@ class Server:
         )
         self._finish = weakref.finalize(self, _close, self._commits, self._pool)
 
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Yield a connection of its own outside of the pool, for what takes long; it is closed after the block."""
+        with Connection.to(self.address) as db:
+            yield db
+
     def stamp(self) -> int:
         """Return the number of the newest commit that is known here; it never waits for the server."""
         if self._closed:
@@ -110,7 +116,9 @@ class Server:
                 yield made
                 number = None
                 if made.wrote:
-                    number, _ = db.execute(_COUNT, [self._channel]).fetchone() or (0, None)
+                    number, migrated, _ = db.execute(_COUNT, [self._channel]).fetchone() or (0, 0, None)
+                    if migrated > len(schema.MIGRATIONS):  # since this process opened the store
+                        raise schema.newer(self.address, migrated)
                 db.execute("COMMIT")
                 if number is not None:
                     self._commits.saw(number)

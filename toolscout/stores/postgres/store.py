@@ -20,6 +20,7 @@ from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatc
 from toolscout.stores.line_log import LineLog
 from toolscout.stores.postgres.address import read_address
 from toolscout.stores.postgres.approvals import ApprovalTable
+from toolscout.stores.postgres.cold_search import PostgresSearch
 from toolscout.stores.postgres.connection import Connection
 from toolscout.stores.postgres.leases import PostgresLeases
 from toolscout.stores.postgres.line_table import LineTable
@@ -53,6 +54,7 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
         """
         self._server = Server(read_address(url), durable_by_default(unset=True) if durable is None else durable)
         self._leases = PostgresLeases(self._server.address, self._server.identity, self._server.connect)
+        self._search = PostgresSearch(self._server)
         try:
             self._update_documents()
         except BaseException:
@@ -103,6 +105,10 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
     def leases(self) -> PostgresLeases:
         """Return the leases of this store, which hang on a connection of their own."""
         return self._leases
+
+    def own_search(self) -> PostgresSearch:
+        """Return the search of the database: full text and pgvector."""
+        return self._search
 
     def close(self) -> None:
         """Close the store; a second call does nothing."""

@@ -1,0 +1,265 @@
+"""Several servers over one PostgreSQL store: fresh, equal, and never wrong after a fault."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
+pytest.importorskip("starlette", reason="the extra 'serve' is not installed")
+
+from tests.postgres import Postgres, running
+from tests.serving.replicas import Nursery, Proxy, nursery
+from toolscout.core.tool import Tool
+from toolscout.errors import NewerStore, StoreError
+from toolscout.scout import Scout
+from toolscout.stores import open_store
+from toolscout.stores.postgres import schema
+
+pytestmark = pytest.mark.slow
+
+_NUMBERS = count()
+_KILLS = int(os.environ.get("TOOLSCOUT_KILLS", "200"))
+_GONE = (OSError, http.client.HTTPException)
+
+
+def tool(namespace: str, name: str, description: str = "") -> Tool:
+    return Tool(namespace, name, description or f"Does {name}.")
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    """The URL of a schema with a few tools."""
+    made = postgres.url(f"replicas_{next(_NUMBERS)}")
+    with open_store(made) as store:
+        store.add([tool("base", f"tool_{number}", f"Does thing {number}.") for number in range(20)])
+    return made
+
+
+@pytest.fixture
+def servers(url: str) -> Iterator[Nursery]:
+    with nursery(url) as made:
+        yield made
+
+
+def until(true: Callable[[], bool], seconds: float = 10) -> float:
+    """Wait until something is true, and return how long that took."""
+    begun = time.monotonic()
+    while not true():
+        assert time.monotonic() < begun + seconds, f"not true within {seconds} s"
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
+def test_a_change_is_found_on_every_replica_within_a_second(servers: Nursery) -> None:
+    replicas = [servers.start() for _ in range(4)]
+    waited = []
+    for number in range(25):
+        name = f"fresh_{number}"
+        assert replicas[number % 4].add(name)[0] == 200
+        acknowledged = time.monotonic()
+        for one in replicas:
+            while one.found(name) != [f"live/{name}"]:
+                assert time.monotonic() - acknowledged < 5
+            waited.append(time.monotonic() - acknowledged)
+    assert sorted(waited)[int(0.99 * len(waited))] < 1.0
+
+
+def test_a_replica_follows_while_nobody_asks(url: str) -> None:
+    with Scout.open(url, "bm25", wait=False) as scout, open_store(url) as store:
+        scout.follow()
+        until(lambda: not scout.searches_store)
+        store.add([tool("late", f"arrival_{number}", "Came later.") for number in range(500)])
+        version = store.version()
+        assert until(lambda: scout._index.version == version, 5) < 1.0
+
+
+def test_kill_9_in_the_middle_of_everything(url: str, servers: Nursery) -> None:
+    """Replicas are killed while all of them write: what was acknowledged is there, and no change is there by half."""
+    replicas = [servers.start() for _ in range(4)]
+    over, acknowledged, removed, sent = threading.Event(), list[str](), list[str](), list[str]()
+    unknown = set[str]()  # removals that were not answered
+    failures = list[str]()
+
+    def write(place: int) -> None:
+        mine: list[str] = []
+        for number in count():
+            if over.is_set():
+                return
+            one, name = replicas[place], f"change_{place}_{number}"
+            sent.append(name)
+            try:
+                status, body, _ = one.add(f"{name}_a", f"{name}_b")
+                if status == 200:
+                    acknowledged.append(name)
+                    mine.append(name)
+                elif status != 503:
+                    failures.append(f"{status} {body}")
+                if number % 5 == 4 and mine:
+                    gone = mine.pop(0)
+                    unknown.add(gone)
+                    if one.ask("DELETE", f"/tools/live/{gone}_a")[0] == 200:
+                        removed.append(gone)
+                        unknown.discard(gone)
+                one.found(f"{name}_a")
+            except (*_GONE, AssertionError):
+                time.sleep(0.02)
+
+    threads = [threading.Thread(target=write, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    choice = random.Random(7)
+    for _ in range(_KILLS):
+        time.sleep(choice.random() * 0.15)
+        place = choice.randrange(4)
+        replicas[place].kill()
+        replicas[place] = servers.start()
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    with open_store(url) as store:
+        there = set(store.ids("live"))
+        store.check()
+        log = {change.tool_id for change in store.changes(0) if change.kind != "removed"}
+    assert log >= there
+    for name in acknowledged:
+        assert f"live/{name}_b" in there
+        if name not in unknown:
+            assert (f"live/{name}_a" in there) == (name not in removed), name
+    for name in set(sent) - set(acknowledged):
+        assert (f"live/{name}_a" in there) == (f"live/{name}_b" in there), name
+    assert len(acknowledged) > _KILLS / 4
+    for one in replicas:
+        until(lambda one=one: one.found("change_0_0_b", 3) == replicas[0].found("change_0_0_b", 3))
+
+
+def test_postgresql_restarts_under_load() -> None:
+    with running() as database:
+        url = database.url("restarted")
+        with open_store(url) as store:
+            store.add([tool("base", f"tool_{number}") for number in range(20)])
+        with nursery(url) as servers:
+            replicas = [servers.start() for _ in range(2)]
+            for one in replicas:
+                until(lambda one=one: one.ask("GET", "/ready")[1]["index"] == "own")
+            assert replicas[0].add("before")[0] == 200
+            until(lambda: replicas[1].found("before") == ["live/before"])
+            acknowledged = ["before"]
+            database.stop()
+            refused = []
+            for number in range(5):
+                for one in replicas:  # from memory
+                    assert one.found("before") == ["live/before"]
+                begun = time.monotonic()
+                status, _, headers = replicas[number % 2].add(f"while_{number}")
+                refused.append(time.monotonic() - begun)
+                assert (status, headers["retry-after"]) == (503, "1")
+            assert max(refused) < 15
+            ready = replicas[0].ask("GET", "/ready")
+            assert ready[:2] == (200, {"status": "ready", "index": "own", "store": "unreachable"})
+            database.start()
+            until(lambda: replicas[0].add("after")[0] == 200, 20)
+            acknowledged.append("after")
+            for one in replicas:
+                for name in acknowledged:
+                    until(lambda one=one, name=name: one.found(name) == [f"live/{name}"], 5)
+            with open_store(url) as store:
+                assert store.ids("live") == ["live/after", "live/before"]
+
+
+def test_a_network_that_stalls(postgres: Postgres, url: str) -> None:
+    proxy = Proxy(f"{postgres.host}/.s.PGSQL.5432")
+    name = url.rpartition("=")[2]
+    through = (
+        f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?schema={name}&statement_timeout=1&connect_timeout=2"
+    )
+    try:
+        with nursery(through) as servers:
+            one = servers.start()
+            until(lambda: one.ask("GET", "/ready")[1]["index"] == "own")
+            assert one.add("before")[0] == 200
+            proxy.stall()
+            begun = time.monotonic()
+            for _ in range(10):
+                assert one.found("before") == ["live/before"]
+            assert time.monotonic() - begun < 5
+            status, _, headers = one.add("meanwhile")
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert time.monotonic() - begun < 40
+            proxy.resume()
+            until(lambda: one.add("after")[0] == 200, 30)
+            with open_store(url) as store:
+                assert {"live/before", "live/after"} <= set(store.ids("live"))
+    finally:
+        proxy.close()
+
+
+def test_a_lost_notification(postgres: Postgres, url: str, servers: Nursery) -> None:
+    one = servers.start()
+    until(lambda: one.ask("GET", "/ready")[1]["index"] == "own")
+    with open_store(url) as store:
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+        store.add([tool("live", "unheard")])
+        assert until(lambda: one.found("unheard") == ["live/unheard"]) < 2
+
+
+def test_a_full_disk(postgres: Postgres, url: str, servers: Nursery) -> None:
+    """The error of a full disk is raised by a trigger: a disk of a test's own would need rights to mount one."""
+    name = url.rpartition("=")[2]
+    one = servers.start()
+    until(lambda: one.ask("GET", "/ready")[1]["index"] == "own")
+    assert one.add("before")[0] == 200
+    postgres.sql(
+        f"CREATE FUNCTION {name}.full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$",
+        f"CREATE TRIGGER full_disk BEFORE INSERT ON {name}.tools EXECUTE FUNCTION {name}.full_disk()",
+    )
+    assert one.add("no_room_a", "no_room_b")[0] == 507
+    assert one.found("before") == ["live/before"]
+    postgres.sql(f"DROP TRIGGER full_disk ON {name}.tools")
+    with open_store(url) as store:
+        assert store.ids("live") == ["live/before"]
+    assert one.add("room")[0] == 200
+
+
+def test_a_migration_that_is_interrupted_goes_on(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = postgres.url(f"replicas_{next(_NUMBERS)}")
+    all_of_them = schema.MIGRATIONS
+    monkeypatch.setattr(schema, "MIGRATIONS", all_of_them[:1])
+    with open_store(url) as store:
+        store.add([tool("base", "old", "Was here before.")])
+    broken = (*all_of_them[:2], ("CREATE TABLE half (number integer)", "SELECT pg_terminate_backend(pg_backend_pid())"))
+    monkeypatch.setattr(schema, "MIGRATIONS", broken)
+    with pytest.raises(StoreError):
+        open_store(url)
+    monkeypatch.setattr(schema, "MIGRATIONS", all_of_them)
+    name = url.rpartition("=")[2]
+    found = postgres.sql(f"SELECT number FROM {name}.toolscout_migrations ORDER BY number")
+    assert found == [(1,), (2,)]
+    assert postgres.sql(f"SELECT to_regclass('{name}.half')") == [(None,)]
+    with Scout.open(url, "bm25") as scout:
+        assert [hit.tool_id for hit in scout.search("was here before").considered] == ["base/old"]
+
+
+def test_two_versions_over_one_schema(postgres: Postgres, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer version migrates while an older one serves: that one answers from memory and writes nothing more."""
+    with Scout.open(url, "bm25") as older:
+        assert older.search("thing 3").considered
+        newer = (*schema.MIGRATIONS, ("CREATE TABLE newer (number integer)",))
+        with monkeypatch.context() as upgraded:
+            upgraded.setattr(schema, "MIGRATIONS", newer)
+            open_store(url).close()
+        assert older.search("thing 3").considered
+        with pytest.raises(NewerStore, match="pip install --upgrade toolscout"):
+            older.store.add([tool("base", "refused")])
+        assert older.search("thing 3").considered
+    with pytest.raises(NewerStore, match="pip install --upgrade toolscout"):
+        open_store(url)
