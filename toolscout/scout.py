@@ -34,8 +34,8 @@ from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
 from toolscout.search.encoder_choice import EncoderChoice, choose, previous, same_documents
 from toolscout.search.live_index import LiveIndex
+from toolscout.search.progress import Encoded, batches, counted, reported
 from toolscout.search.progress import Progress as Progress
-from toolscout.search.progress import batches, counted, reported
 from toolscout.search.tool_need import NeedOptions
 from toolscout.search.verdict import (
     DEFAULT_LEVEL,
@@ -58,6 +58,9 @@ Expansions = str | Path | Mapping[str, Expansion]
 """A file of expansions, or expansions by tool id."""
 # Vectors of another encoder that are copied at a time.
 _COPIED = 4096
+
+DocumentEncoding = Callable[[TextEncoder, Sequence[str]], Iterator[Encoded]]
+"""Makes vectors of documents with an encoder, as models.encoders.expanded.encode_documents does."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -109,7 +112,10 @@ class _Switch(NamedTuple):
 
 
 class Scout:
-    """A store of tools and a retriever that follows its changes. One Scout serves many threads; close it when done."""
+    """A store of tools and a retriever that follows its changes. One Scout serves many threads; close it when done.
+
+    encode_documents: what tools are embedded with; another one may spread the work over processes or machines.
+    """
 
     def __init__(
         self,
@@ -131,6 +137,7 @@ class Scout:
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
+        self.encode_documents: DocumentEncoding = encode_documents
         self._searchers = Workers(_SEARCHING, "toolscout-search")
         self._changers = Workers(_CHANGING, "toolscout-change")
 
@@ -245,6 +252,11 @@ class Scout:
                 self._record_encoder(before.fingerprint, "")
 
     @property
+    def encoder_name(self) -> str | None:
+        """The name that opens the encoder chosen for the tools; "" for that of the package, None where it has none."""
+        return self._encoder_name
+
+    @property
     def switching(self) -> bool:
         """Whether the tools are not all embedded with the chosen encoder, and the one before answers until then."""
         return self._switch is not None
@@ -351,7 +363,7 @@ class Scout:
             if progress and missing:
                 progress("embedding", 0, len(missing))
             try:
-                encoded = encode_documents(encoder, [text for _, text in missing])
+                encoded = self.encode_documents(encoder, [text for _, text in missing])
                 for positions, vectors in batches(reported(encoded, len(missing), progress)):
                     self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
                     done += len(positions)

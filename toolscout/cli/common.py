@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from toolscout.cli import output
 from toolscout.core.answer import Level
@@ -18,6 +19,7 @@ from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, StoreError, ToolscoutError
 
 if TYPE_CHECKING:
+    from toolscout.distributed.cluster import Cluster
     from toolscout.retrievers.base import Retriever
     from toolscout.scout import Scout
     from toolscout.stores.base import Store
@@ -111,6 +113,16 @@ AllowTargetOption = Annotated[
 RequestArgument = Annotated[
     str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
 ]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Work on a Ray cluster: HOST:PORT, ray://HOST:PORT, or auto for the one that runs here; without an "
+        "address one is started on this machine, and stopped in the end.",
+        show_default=False,
+    ),
+]
 OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write it: a new or empty folder.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Tools by id: namespace/name.")]
 
@@ -141,6 +153,46 @@ class Group(TyperGroup):
                 raise typer.Exit(WRONG) from None
             output.note("this should not happen; please report it with what --debug shows")
             raise typer.Exit(BROKEN) from None
+
+
+class RayCommand(TyperCommand):
+    """A command with the option --ray, whose value may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give --ray the address that follows it, or that of a cluster to be started."""
+        from toolscout.distributed.cluster import LOCAL, is_address
+
+        before = args[: args.index("--")] if "--" in args else args
+        for place, word in enumerate(before):
+            if word == "--ray" and not (place + 1 < len(before) and is_address(before[place + 1])):
+                args = [*args[:place], f"--ray={LOCAL}", *args[place + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+@contextmanager
+def on_ray(address: str | None) -> Iterator[Cluster | None]:
+    """Connect to the cluster that --ray names while the block runs, and say so; None where there is no --ray."""
+    if address is None:
+        yield None
+        return
+    from toolscout.distributed.cluster import connected
+
+    with connected(address) as cluster:
+        output.note(cluster.about, label="ray")
+        yield cluster
+
+
+@contextmanager
+def embedding_on(cluster: Cluster | None, scout: Scout) -> Iterator[None]:
+    """Have a Scout embed its tools on a cluster while the block runs, where there is one."""
+    if cluster is None:
+        yield
+        return
+    from toolscout.distributed.embedding import ClusterEncoding
+
+    with ClusterEncoding(cluster, scout.encoder_name, output.note) as encode:
+        scout.encode_documents = encode
+        yield
 
 
 def store_path(ctx: typer.Context, given: Path | None) -> Path:

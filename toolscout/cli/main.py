@@ -40,7 +40,7 @@ from toolscout.cli import (
     tools,
     train,
 )
-from toolscout.cli.common import DEFAULT_STORE, Globals, Group
+from toolscout.cli.common import DEFAULT_STORE, Globals, Group, RayCommand
 
 app = typer.Typer(
     cls=Group,
@@ -97,7 +97,7 @@ app.command()(agent.agent)
 app.command()(serve.serve)
 app.command()(mcp.mcp)
 app.command()(mcp.approve)
-app.command()(add.embed)
+app.command(cls=RayCommand)(add.embed)
 app.command()(tools.alias)
 app.command()(permissions.grant)
 app.command()(permissions.revoke)
