@@ -62,9 +62,9 @@ def nodes() -> Iterator[Nodes]:
     made.shutdown()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A cluster that was started here, for all tests that kill nothing."""
+    """A cluster that was started here, for the tests of a module that kill nothing."""
     pytest.importorskip("ray", reason="needs the extra ray")
     with connected() as found:
         yield found
