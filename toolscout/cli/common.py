@@ -20,6 +20,8 @@ from toolscout.errors import BadRequest, StoreError, ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.distributed.cluster import Cluster
+    from toolscout.distributed.executor import ClusterExecutor
+    from toolscout.papers.jobs import Job, JobResult
     from toolscout.retrievers.base import Retriever
     from toolscout.scout import Scout
     from toolscout.stores.base import Store
@@ -180,6 +182,32 @@ def on_ray(address: str | None) -> Iterator[Cluster | None]:
     with connected(address) as cluster:
         output.note(cluster.about, label="ray")
         yield cluster
+
+
+@contextmanager
+def executor_on(cluster: Cluster | None, tasks: int) -> Iterator[ClusterExecutor | None]:
+    """Give what runs so many tasks on a cluster, where there is one; tasks that still run in the end are stopped."""
+    if cluster is None:
+        yield None
+        return
+    from toolscout.distributed.executor import ClusterExecutor
+
+    executor = ClusterExecutor(cluster, tasks)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def jobs_on(
+    cluster: Cluster | None, jobs: Sequence[Job], side_by_side: int, stop_after: float
+) -> Iterator[Iterator[JobResult]]:
+    """Give the results of jobs as they are done: on a cluster where there is one, else so many side by side here."""
+    from toolscout.papers.jobs import run_jobs
+
+    with executor_on(cluster, len(jobs)) as executor:
+        yield run_jobs(jobs, executor.side_by_side if executor else side_by_side, stop_after, executor)
 
 
 @contextmanager
@@ -351,3 +379,11 @@ def print_measurements(rows: Iterable[dict[str, Any]], file: Path | None) -> Non
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: "1 tool", "2,000 tools"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def seed_numbers(text: str) -> list[int]:
+    """Return the seeds of a list as "0,1,2"; raises BadRequest for any other text."""
+    try:
+        return list(dict.fromkeys(int(one) for one in text.split(",")))
+    except ValueError:
+        raise BadRequest(f"seeds must be numbers with commas between them, got {text!r:.80}") from None

@@ -36,6 +36,11 @@ class Cluster:
         """Return how many CPUs the cluster has now, 1 at least."""
         return max(1, int(ray_module().cluster_resources().get("CPU", 1)))
 
+    def smallest_node(self) -> int:
+        """Return how many CPUs the smallest node has, of those that have any; 1 at least."""
+        nodes = (node["Resources"].get("CPU", 0) for node in ray_module().nodes() if node["Alive"])
+        return int(min((cpus for cpus in nodes if cpus >= 1), default=1))
+
 
 def is_address(word: str) -> bool:
     """Return whether a word is the address of a cluster, rather than something else on a command line."""

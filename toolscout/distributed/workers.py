@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from toolscout.distributed.cluster import Cluster, ray_module
 from toolscout.errors import ClusterError
+from toolscout.models.language.base import DEVICE_VARIABLE
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -25,22 +27,36 @@ _PATIENCE_S = 60.0
 _TOLD = ("BASE", "CACHE", "DATA", "DEVICE", "ENCODER")
 
 
-def told_environment() -> dict[str, str]:
-    """Return the variables that say where models and data are, and what they run on."""
-    names = (f"TOOLSCOUT_{name}" for name in _TOLD)
-    return {name: os.environ[name] for name in names if name in os.environ}
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a process elsewhere takes over from this one: variables, and the folder that relative paths begin at."""
+
+    variables: Mapping[str, str]
+    folder: str
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return those of this process: the variables that say where models and data are, and what they run on."""
+        names = (f"TOOLSCOUT_{name}" for name in _TOLD)
+        return cls({name: os.environ[name] for name in names if name in os.environ}, os.getcwd())
+
+    def enter(self) -> None:
+        """Take them over; a folder that this machine does not have is left out."""
+        os.environ.update(self.variables)
+        with suppress(OSError):
+            os.chdir(self.folder)
 
 
-def resources() -> dict[str, float]:
-    """Return what a task takes of a cluster: a CPU, and a GPU where $TOOLSCOUT_DEVICE names one."""
-    return {"num_cpus": 1, "num_gpus": 1 if os.environ.get("TOOLSCOUT_DEVICE", "").startswith("cuda") else 0}
+def resources(cpus: int = 1) -> dict[str, float]:
+    """Return what a task takes of a cluster: so many CPUs, and a GPU where $TOOLSCOUT_DEVICE names one."""
+    return {"num_cpus": cpus, "num_gpus": 1 if os.environ.get(DEVICE_VARIABLE, "").startswith("cuda") else 0}
 
 
 class _Worker:
     """What runs in a worker process."""
 
-    def __init__(self, opening: Callable[[], Callable[[Any], Any]], environment: Mapping[str, str]) -> None:
-        os.environ.update(environment)
+    def __init__(self, opening: Callable[[], Callable[[Any], Any]], surroundings: Surroundings) -> None:
+        surroundings.enter()
         self._opening = opening
         self._do: Callable[[Any], Any] | None = None
 
@@ -142,7 +158,7 @@ class Workers(Generic[Item, Result]):
         self.close()
 
     def _start(self) -> None:
-        handle = _Handle(self._actors.remote(self._opening, told_environment()))
+        handle = _Handle(self._actors.remote(self._opening, Surroundings.here()))
         self._handles.append(handle)
         self._running[handle.actor.open.remote()] = (handle, None)
 
