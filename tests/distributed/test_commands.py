@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.models.tiny_llama import tiny_llama
+from tests.synth.shop import asked
 from tests.training.learnable import learnable, tiny_source
 from toolscout.cli.main import app
 from toolscout.evaluation.row import hardware
@@ -128,6 +130,24 @@ def test_a_reproduction_writes_its_rows_here(
     assert found == rows(tmp_path / "here" / "reproduce.jsonl")
     again = run("reproduce", "colt", "--data", home, "--results", "there", "--ray", address)
     assert "colt: 0 runs to make" in again.stderr
+
+
+def test_texts_are_written_as_without_ray(run: Run, address: str, tmp_path: Path) -> None:
+    tiny_llama(tmp_path / "llama", max_position_embeddings=1024, num_hidden_layers=1)
+    asked().save(tmp_path / "shop")
+    words = ("synth", "shop", "--llm", tmp_path / "llama", "--per-tool", "20", "--combinations", "0", "--no-filter")
+    run(*words, "--out", "here")
+    run(*words, "--out", "there", "--ray", address)
+    here, there = ((tmp_path / name / "queries.jsonl").read_text() for name in ("here", "there"))
+    assert len(here.splitlines()) > 64
+    assert here == there
+
+
+def test_an_endpoint_is_not_asked_from_everywhere(run: Run, address: str, tmp_path: Path) -> None:
+    asked().save(tmp_path / "shop")
+    words = ["synth", "shop", "--llm", "http://127.0.0.1:9/v1", "--model", "m", "--out", "made", "--ray", address]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, "an endpoint is asked by one process" in done.stderr) == (2, True), done.output
 
 
 def test_tools_are_embedded_as_without_ray(run: Run, home: Path, address: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from toolscout.retrievers.base import Retriever
     from toolscout.scout import Scout
     from toolscout.stores.base import Store
+    from toolscout.synth.saved_texts import Completing
 
 NONE, WRONG, BROKEN, INTERRUPTED = 1, 2, 70, 130
 DEFAULT_STORE = "toolscout.db"
@@ -221,6 +222,15 @@ def embedding_on(cluster: Cluster | None, scout: Scout) -> Iterator[None]:
     with ClusterEncoding(cluster, scout.encoder_name, output.note) as encode:
         scout.encode_documents = encode
         yield
+
+
+def writing_on(cluster: Cluster | None, llm: str, seed: int) -> Completing | None:
+    """Return what has a language model write on a cluster, where there is one."""
+    if cluster is None:
+        return None
+    from toolscout.distributed.writing import ClusterWriting
+
+    return ClusterWriting(cluster, llm, seed, output.note)
 
 
 def store_path(ctx: typer.Context, given: Path | None) -> Path:
