@@ -651,6 +651,14 @@ class Scout:
         """
         self._index.refresh(wait)
 
+    def pack_index(self, target: str | Path) -> int:
+        """Write the index into one archive, which other machines with this store open instead of building their own.
+
+        Returns the version of the catalogue that it holds; what changes later is applied to it where it is opened.
+        Raises BadModel where no index is kept beside the store, as of a small catalogue.
+        """
+        return self._index.pack(Path(target)).version
+
     def close(self) -> None:
         """Stop embedding after the current batch and close the store; what is committed stays.
 

@@ -22,6 +22,7 @@ from toolscout.cli import (
     encoder,
     evaluate,
     feedback,
+    index,
     keys,
     log,
     mcp,
@@ -104,6 +105,7 @@ app.command()(permissions.revoke)
 app.command()(feedback.feedback)
 app.command()(copy.copy)
 app.add_typer(keys.app, name="keys")
+app.add_typer(index.app, name="index")
 evaluate.register(app)
 app.command(cls=RayCommand)(train.train)
 app.command(cls=RayCommand)(ablate.ablate)
