@@ -121,8 +121,8 @@ RayOption = Annotated[
     typer.Option(
         "--ray",
         metavar="[ADDRESS]",
-        help="Work on a Ray cluster: HOST:PORT, ray://HOST:PORT, or auto for the one that runs here; without an "
-        "address one is started on this machine, and stopped in the end.",
+        help="Work on a Ray cluster: HOST:PORT, or auto for the one that runs on this machine; without an address "
+        "one is started on this machine, and stopped in the end.",
         show_default=False,
     ),
 ]

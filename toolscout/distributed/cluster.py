@@ -18,7 +18,7 @@ from toolscout.errors import ClusterError, MissingExtra
 AUTO, LOCAL = "auto", "local"
 """The addresses of the cluster that runs on this machine, and of one that is started here."""
 _CLIENT = "ray://"
-_HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+):(?P<port>\d{1,5})")
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
 _CONNECT_S, _PROBE_S = 5.0, 20.0
 
 
@@ -63,14 +63,14 @@ def connected(address: str = LOCAL) -> Iterator[Cluster]:
     """Connect to the cluster at `address`, disconnect in the end, and stop it if it was started here.
 
     `address`: "local" starts a cluster of this machine's cores, reached from this machine alone; "auto" is the one that
-    runs on this machine; HOST:PORT and ray://HOST:PORT are any other. Raises ClusterError within seconds where nothing
-    answers there.
+    runs on this machine; HOST:PORT is any other. Raises ClusterError within seconds where nothing answers there.
     """
     ray = ray_module()
+    if address.startswith(_CLIENT):
+        raise ClusterError("ray:// is not supported; give the command on a machine of the cluster, with --ray auto")
     if not is_address(address):
         raise ClusterError(
-            f"{address!r:.80} is no address of a Ray cluster; name HOST:PORT, ray://HOST:PORT or auto, or none to "
-            "start one on this machine"
+            f"{address!r:.80} is no address of a Ray cluster; name HOST:PORT or auto, or none to start one here"
         )
     if address not in (AUTO, LOCAL):
         _check_reachable(address)
@@ -90,17 +90,12 @@ def connected(address: str = LOCAL) -> Iterator[Cluster]:
 
 def _check_reachable(address: str) -> None:
     """Raise ClusterError where no Ray answers at HOST:PORT: left alone, Ray would go on trying for a minute."""
-    place = address.removeprefix(_CLIENT).partition("/")[0]
-    found = _HOST_PORT.fullmatch(place)
-    if found is None:
-        raise ClusterError(f"{address!r:.80} names no port; Ray's own are 6379, and 10001 for ray://HOST:PORT")
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((found["host"].strip("[]"), int(found["port"])), _CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise ClusterError(_refusal(address, str(error))) from None
-    if address.startswith(_CLIENT):
-        return
-    probe = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", place]
+    probe = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         subprocess.run(probe, check=True, capture_output=True, timeout=_PROBE_S)
     except subprocess.TimeoutExpired:
