@@ -18,7 +18,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("catalogue", "stores"), 1),
     **dict.fromkeys(("models", "training", "llm", "index"), 2),
     "retrievers": 3,
-    **dict.fromkeys(("scout", "search", "calling", "agent", "synth", "evaluation", "papers"), 4),
+    **dict.fromkeys(("scout", "search", "calling", "agent", "synth", "evaluation", "papers", "distributed"), 4),
     **dict.fromkeys(("serving", "integrations", "cli", "__init__", "__main__"), 5),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

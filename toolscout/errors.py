@@ -161,6 +161,10 @@ class TrainingStopped(ToolscoutError):
     """A training that cannot go on; what it had reached is kept."""
 
 
+class ClusterError(ToolscoutError):
+    """A Ray cluster that cannot be reached, or that cannot do the work."""
+
+
 class OutOfMemory(ToolscoutError):
     """The device has too little memory for the options given."""
 

@@ -47,8 +47,8 @@ from toolscout.search.cold_search import cold_retriever
 from toolscout.search.embedding_claims import CLAIMED_AT_ONCE, EmbeddingClaims
 from toolscout.search.encoder_choice import EncoderChoice, choose, previous, same_documents
 from toolscout.search.live_index import LiveIndex, StoreIndex
+from toolscout.search.progress import Encoded, batches, counted, reported
 from toolscout.search.progress import Progress as Progress
-from toolscout.search.progress import batches, counted, reported
 from toolscout.search.tool_need import NeedOptions
 from toolscout.search.verdict import (
     DEFAULT_LEVEL,
@@ -76,6 +76,9 @@ Expansions = str | Path | Mapping[str, Expansion]
 """A file of expansions, or expansions by tool id."""
 # Vectors of another encoder that are copied at a time.
 _COPIED = 4096
+
+DocumentEncoding = Callable[[TextEncoder, Sequence[str]], Iterator[Encoded]]
+"""Makes vectors of documents with an encoder, as models.encoders.expanded.encode_documents does."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -127,7 +130,10 @@ class _Switch(NamedTuple):
 
 
 class Scout:
-    """A store of tools and a retriever that follows its changes. One Scout serves many threads; close it when done."""
+    """A store of tools and a retriever that follows its changes. One Scout serves many threads; close it when done.
+
+    encode_documents: what tools are embedded with; another one may spread the work over processes or machines.
+    """
 
     def __init__(
         self,
@@ -151,6 +157,9 @@ class Scout:
         self._follower: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
+        # Replaced where many machines embed: how documents are encoded, and how many are claimed at a time.
+        self.encode_documents: DocumentEncoding = encode_documents
+        self.claimed_at_once = CLAIMED_AT_ONCE
         self._searchers = Workers(_SEARCHING, "toolscout-search")
         self._changers = Workers(_CHANGING, "toolscout-change")
 
@@ -334,6 +343,11 @@ class Scout:
             self.refresh(wait=False)
 
     @property
+    def encoder_name(self) -> str | None:
+        """The name that opens the encoder chosen for the tools; "" for that of the package, None where it has none."""
+        return self._encoder_name
+
+    @property
     def switching(self) -> bool:
         """Whether the tools are not all embedded with the chosen encoder, and the one before answers until then."""
         return self._switch is not None
@@ -441,13 +455,14 @@ class Scout:
             def ended() -> bool:
                 return self._closing.is_set() or (stopped is not None and stopped())
 
-            claims = EmbeddingClaims(self.store, encoder.fingerprint, 0 if switch else since, ended)
+            since = 0 if switch else since
+            claims = EmbeddingClaims(self.store, encoder.fingerprint, since, ended, self.claimed_at_once)
             try:
                 for missing in claims:
-                    total = max(done + len(missing), estimate if len(missing) == CLAIMED_AT_ONCE else 0)
+                    total = max(done + len(missing), estimate if len(missing) == self.claimed_at_once else 0)
                     if progress:
                         progress("embedding", done, total)
-                    encoded = claims.alive(encode_documents(encoder, [text for _, text in missing]))
+                    encoded = claims.alive(self.encode_documents(encoder, [text for _, text in missing]))
                     for positions, vectors in batches(reported(encoded, total, progress, done)):
                         claims.put([missing[i][0] for i in positions], vectors)
                         done += len(positions)
@@ -743,6 +758,14 @@ class Scout:
         `wait`: if another thread is doing so already, wait for it; otherwise go on with the state before.
         """
         self._index.refresh(wait)
+
+    def pack_index(self, target: str | Path) -> int:
+        """Write the index into one archive, which other machines with this store open instead of building their own.
+
+        Returns the version of the catalogue that it holds; what changes later is applied to it where it is opened.
+        Raises BadModel where no index is kept beside the store, as of a small catalogue.
+        """
+        return self._index.pack(Path(target)).version
 
     def close(self) -> None:
         """Stop embedding after the current batch and close the store; what is committed stays.

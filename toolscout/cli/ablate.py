@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import plural
-from toolscout.errors import BadModel, BadRequest
+from toolscout.cli.common import RayOption, jobs_on, on_ray, plural, seed_numbers
+from toolscout.errors import BadModel
 
 if TYPE_CHECKING:
     from toolscout.papers.masstool.ablations import AblationPlan
@@ -58,6 +58,7 @@ def ablate(
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set an option of the method in every variant.")
     ] = None,
+    ray: RayOption = None,
 ) -> None:
     """Train and measure variants of masstool that lack or change one part, on the vectors of one frozen encoder.
 
@@ -65,13 +66,12 @@ def ablate(
     in training. Rows that are in the file already are not made again: an interrupted command goes on.
     """
     from toolscout.evaluation import row
-    from toolscout.papers import jobs as jobs_module
     from toolscout.papers.masstool import ablations
 
     if method != "masstool":
         raise BadModel(f"{method!r:.80} has no parts to leave out; name masstool")
     plan = ablations.AblationPlan(data, test, out, encoder, no_tool, tuple(option or ()))
-    chosen, numbers, path = ablations.variants(plan, only), _seeds(seeds), json or out / "rows.jsonl"
+    chosen, numbers, path = ablations.variants(plan, only), seed_numbers(seeds), json or out / "rows.jsonl"
     row.check_writable(path)
     with output.progress() as report:
         identity = ablations.read_data(plan, report).identity
@@ -81,24 +81,18 @@ def ablate(
         output.note("without --no-tool there is no detection to ablate: those variants are left out")
     writer, made = ablations.AblationWriter(path), 0
     try:
-        for done in jobs_module.run_jobs(todo, jobs, stop_after):
-            made += 1
-            if done.error:
-                output.note(f"{done.name}: {done.error}", label="failed")
-            else:
-                writer.add(done.result)
-                output.note(done.name, label=f"{made} of {len(todo)}")
+        with on_ray(ray) as cluster, jobs_on(cluster, todo, jobs, stop_after) as results:
+            for done in results:
+                made += 1
+                if done.error:
+                    output.note(f"{done.name}: {done.error}", label="failed")
+                else:
+                    writer.add(done.result)
+                    output.note(done.name, label=f"{made} of {len(todo)}")
     finally:  # show the finished variants also after an error or an interruption
         _show(plan, [one for one in ablations.own_rows(path, identity) if one["seed"] in numbers])
     if made < len(todo):
         output.note(f"{len(todo) - made} are left; give the same command again", label="stopped")
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(one) for one in text.split(",")]
-    except ValueError:
-        raise BadRequest(f"seeds must be numbers with commas between them, got {text!r:.80}") from None
 
 
 def _show(plan: AblationPlan, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from toolscout.cli import output
 from toolscout.cli.common import (
     NONE,
     WRONG,
     EncoderOption,
+    RayCommand,
+    RayOption,
     RetrieverOption,
     StoreOption,
+    embedding_on,
+    on_ray,
     open_scout,
     plural,
     store_place,
@@ -25,12 +29,23 @@ from toolscout.errors import EncoderUnavailable, ToolscoutError
 if TYPE_CHECKING:
     from toolscout.catalogue.base import ReadOptions
     from toolscout.core.expansion import Expansion
+    from toolscout.distributed.cluster import Cluster
     from toolscout.scout import Added, Progress, Scout
 
 # From so many bytes on, the memory that vectors take is said before they are made.
 MUCH_MEMORY = 256_000_000
 SHOWN_PROBLEMS = 20
 _COMMAND = "toolscout.command"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Embedding:
+    """Whether new tools are embedded, with which encoder, and on which cluster."""
+
+    wanted: bool
+    encoder: str | None
+    cluster: Cluster | None
+
 
 SourcesArgument = Annotated[
     list[str] | None,
@@ -55,7 +70,7 @@ KindOption = Annotated[
 ]
 
 
-class AddCommand(TyperCommand):
+class AddCommand(RayCommand):
     """Takes the words after "--" as one command line of an MCP server; each word before it is a source."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -100,6 +115,7 @@ def add(
         ),
     ] = None,
     encoder: EncoderOption = None,
+    ray: RayOption = None,
 ) -> None:
     """Add the tools of any source, or bring them up to date.
 
@@ -108,36 +124,20 @@ def add(
     from toolscout.catalogue.base import ReadOptions
     from toolscout.core.expansion import read_expansions
 
+    if ray is not None and not embed:
+        raise typer.BadParameter("it is for embedding, which --no-embed leaves out", param_hint="--ray")
     written = read_expansions(expansions) if expansions else None  # first: a bad file stores nothing
-    if written is not None and not sources and not ctx.meta[_COMMAND]:
-        _expand(store_place(ctx, store), written, embed, encoder)
-        return
-    given = _sources(sources or [], ctx.meta[_COMMAND])
+    beside = written is not None and not sources and not ctx.meta[_COMMAND]
+    given = [] if beside else _sources(sources or [], ctx.meta[_COMMAND])
     headers = {key: value.strip() for key, value in _pairs("--header", header or [], "=:").items()}
-    variables = _pairs("--env", env or [], "=")
+    read = ReadOptions(namespace, kind, keep_going, timeout, _pairs("--env", env or [], "="), headers)
     place = store_place(ctx, store)
-    failed = found = 0
-    for source in given:
-        options = ReadOptions(namespace, kind, keep_going, timeout, variables, headers)
-        try:
+    with on_ray(ray) as cluster:
+        if not beside:
             # With expansions, tools are embedded once these are there too.
-            added = _add(place, source, options, replace, sync, embed and written is None, encoder)
-        except ToolscoutError as error:
-            if not keep_going or len(given) == 1:
-                raise
-            output.print_error(error, debug=False)
-            failed += 1
-            continue
-        _summarise(source, added, alone=len(given) == 1)
-        found += added.report.added + added.report.changed + added.report.unchanged
-    if failed:
-        output.note(f"{failed} of {len(given)} sources could not be read")
-        raise typer.Exit(WRONG)
-    if not found:
-        output.note("no tools were found there")
-        raise typer.Exit(NONE)
-    if written is not None:
-        _expand(place, written, embed, encoder)
+            _add_each(place, given, read, replace, sync, _Embedding(embed and written is None, encoder, cluster))
+        if written is not None:
+            _expand(place, written, _Embedding(embed, encoder, cluster))
 
 
 def embed(
@@ -145,14 +145,15 @@ def embed(
     store: StoreOption = None,
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
+    ray: RayOption = None,
 ) -> None:
     """Embed the tools that have no vector yet: what an interrupted add, or one with --no-embed, left.
 
     With another encoder than before, all tools are embedded anew; what was embedded is kept when that is interrupted.
     """
-    with open_scout(ctx, store, retriever, encoder=encoder) as scout:
+    with open_scout(ctx, store, retriever, encoder=encoder) as scout, on_ray(ray) as cluster:
         _say_memory(scout)
-        with output.progress() as report:
+        with embedding_on(cluster, scout), output.progress() as report:
             embedded = scout.embed(report)
         waiting, total, late = scout.words_only(), scout.count(), scout.not_embedded()
         notes = scout.retriever.notes() if waiting > late else ()
@@ -186,9 +187,34 @@ def _telling_memory(scout: Scout, report: Progress | None) -> Progress:
     return tell
 
 
-def _add(
-    place: str, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool, encoder: str | None
-) -> Added:
+def _add_each(
+    place: str, sources: Sequence[Any], read: ReadOptions, replace: bool, sync: bool, embedding: _Embedding
+) -> None:
+    """Add the tools of each source, and say what became of them.
+
+    Raises typer.Exit where a source could not be read, or no tools were found.
+    """
+    failed = found = 0
+    for source in sources:
+        try:
+            added = _add(place, source, dataclasses.replace(read, problems=[]), replace, sync, embedding)
+        except ToolscoutError as error:
+            if not read.keep_going or len(sources) == 1:
+                raise
+            output.print_error(error, debug=False)
+            failed += 1
+            continue
+        _summarise(source, added, alone=len(sources) == 1)
+        found += added.report.added + added.report.changed + added.report.unchanged
+    if failed:
+        output.note(f"{failed} of {len(sources)} sources could not be read")
+        raise typer.Exit(WRONG)
+    if not found:
+        output.note("no tools were found there")
+        raise typer.Exit(NONE)
+
+
+def _add(place: str, source: Any, options: ReadOptions, replace: bool, sync: bool, embedding: _Embedding) -> Added:
     from toolscout import catalogue
     from toolscout.scout import Added, Scout
     from toolscout.search.index_snapshot import WORTH_KEEPING
@@ -197,7 +223,7 @@ def _add(
     with output.progress() as report:
         if report:
             report("reading", 0, 0)
-        if not embed:
+        if not embedding.wanted:
             with open_store(place) as store:
                 tools = catalogue.read(source, options)
                 done = store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
@@ -205,9 +231,9 @@ def _add(
             if large:  # build the index now, so that no search has to wait for it
                 if report:
                     report("indexing", 0, 0)
-                Scout.open(place, encoder=encoder).close()
+                Scout.open(place, encoder=embedding.encoder).close()
             return Added(done, 0, tuple(options.problems))
-        with Scout.open(place, encoder=encoder) as scout:
+        with Scout.open(place, encoder=embedding.encoder) as scout, embedding_on(embedding.cluster, scout):
             told = _telling_memory(scout, report)
             added = scout.add(source, options=options, replace=replace, sync=sync, progress=told)
             waiting = scout.words_only()
@@ -218,7 +244,7 @@ def _add(
     return added
 
 
-def _expand(place: str, expansions: Mapping[str, Expansion], embed: bool, encoder: str | None) -> None:
+def _expand(place: str, expansions: Mapping[str, Expansion], embedding: _Embedding) -> None:
     """Put expansions beside the tools of a catalogue, and say what became of them."""
     from toolscout.scout import Scout
     from toolscout.stores import open_store
@@ -234,10 +260,11 @@ def _expand(place: str, expansions: Mapping[str, Expansion], embed: bool, encode
         )
     if done.unknown:
         output.note(f"{plural(done.unknown, 'expansion')} left out: there is no such tool here")
-    if embed:
-        with output.progress() as report, Scout.open(place, encoder=encoder) as scout:
+    if embedding.wanted:
+        with output.progress() as report, Scout.open(place, encoder=embedding.encoder) as scout:
             try:
-                scout.embed(report)
+                with embedding_on(embedding.cluster, scout):
+                    scout.embed(report)
             except EncoderUnavailable as error:
                 output.note(f"the tools are stored, and found by words until they are embedded: {error}")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from toolscout.cli import output
 from toolscout.core.answer import Level
@@ -18,9 +19,13 @@ from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, StoreError, ToolscoutError
 
 if TYPE_CHECKING:
+    from toolscout.distributed.cluster import Cluster
+    from toolscout.distributed.executor import ClusterExecutor
+    from toolscout.papers.jobs import Job, JobResult
     from toolscout.retrievers.base import Retriever
     from toolscout.scout import Scout
     from toolscout.stores.base import Store
+    from toolscout.synth.saved_texts import Completing
 
 NONE, WRONG, BROKEN, INTERRUPTED = 1, 2, 70, 130
 DEFAULT_STORE = "toolscout.db"
@@ -111,6 +116,16 @@ AllowTargetOption = Annotated[
 RequestArgument = Annotated[
     str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
 ]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Work on a Ray cluster: HOST:PORT, or auto for the one that runs on this machine; without an address "
+        "one is started on this machine, and stopped in the end.",
+        show_default=False,
+    ),
+]
 OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write it: a new or empty folder.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Tools by id: namespace/name.")]
 
@@ -141,6 +156,81 @@ class Group(TyperGroup):
                 raise typer.Exit(WRONG) from None
             output.note("this should not happen; please report it with what --debug shows")
             raise typer.Exit(BROKEN) from None
+
+
+class RayCommand(TyperCommand):
+    """A command with the option --ray, whose value may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give --ray the address that follows it, or that of a cluster to be started."""
+        from toolscout.distributed.cluster import LOCAL, is_address
+
+        before = args[: args.index("--")] if "--" in args else args
+        for place, word in enumerate(before):
+            if word == "--ray" and not (place + 1 < len(before) and is_address(before[place + 1])):
+                args = [*args[:place], f"--ray={LOCAL}", *args[place + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+@contextmanager
+def on_ray(address: str | None) -> Iterator[Cluster | None]:
+    """Connect to the cluster that --ray names while the block runs, and say so; None where there is no --ray."""
+    if address is None:
+        yield None
+        return
+    from toolscout.distributed.cluster import connected
+
+    with connected(address) as cluster:
+        output.note(cluster.about, label="ray")
+        yield cluster
+
+
+@contextmanager
+def executor_on(cluster: Cluster | None, tasks: int) -> Iterator[ClusterExecutor | None]:
+    """Give what runs so many tasks on a cluster, where there is one; tasks that still run in the end are stopped."""
+    if cluster is None:
+        yield None
+        return
+    from toolscout.distributed.executor import ClusterExecutor
+
+    executor = ClusterExecutor(cluster, tasks)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def jobs_on(
+    cluster: Cluster | None, jobs: Sequence[Job], side_by_side: int, stop_after: float
+) -> Iterator[Iterator[JobResult]]:
+    """Give the results of jobs as they are done: on a cluster where there is one, else so many side by side here."""
+    from toolscout.papers.jobs import run_jobs
+
+    with executor_on(cluster, len(jobs)) as executor:
+        yield run_jobs(jobs, executor.side_by_side if executor else side_by_side, stop_after, executor)
+
+
+@contextmanager
+def embedding_on(cluster: Cluster | None, scout: Scout) -> Iterator[None]:
+    """Have a Scout embed its tools on a cluster while the block runs, where there is one."""
+    if cluster is None:
+        yield
+        return
+    from toolscout.distributed.embedding import ClusterEncoding
+
+    with ClusterEncoding(cluster, scout.encoder_name, output.note) as encode:
+        scout.encode_documents, scout.claimed_at_once = encode, encode.claimed_at_once
+        yield
+
+
+def writing_on(cluster: Cluster | None, llm: str, seed: int) -> Completing | None:
+    """Return what has a language model write on a cluster, where there is one."""
+    if cluster is None:
+        return None
+    from toolscout.distributed.writing import ClusterWriting
+
+    return ClusterWriting(cluster, llm, seed, output.note)
 
 
 def store_place(ctx: typer.Context, given: str | None) -> str:
@@ -304,3 +394,11 @@ def print_measurements(rows: Iterable[dict[str, Any]], file: Path | None) -> Non
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: "1 tool", "2,000 tools"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def seed_numbers(text: str) -> list[int]:
+    """Return the seeds of a list as "0,1,2"; raises BadRequest for any other text."""
+    try:
+        return list(dict.fromkeys(int(one) for one in text.split(",")))
+    except ValueError:
+        raise BadRequest(f"seeds must be numbers with commas between them, got {text!r:.80}") from None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +18,11 @@ from toolscout.cli.common import (
     LlmOption,
     ModelOption,
     PartsOption,
+    RayCommand,
+    RayOption,
     SettingsOption,
+    executor_on,
+    on_ray,
     plural,
     print_measurements,
     rewriting,
@@ -39,7 +44,7 @@ benches = typer.Typer(invoke_without_command=True)
 
 def register(app: typer.Typer) -> None:
     """Add the commands to an app."""
-    app.command()(evaluate)
+    app.command(cls=RayCommand)(evaluate)
     app.command()(compare.compare)
     app.command()(compare.inspect)
     benches.callback()(bench)
@@ -49,14 +54,13 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One dataset, split and retriever to evaluate.
+    """One split and retriever to evaluate; the dataset, which is large, goes beside it.
 
     `split` is the name after mixing where prompts that need no tool are mixed in. `no_tool` and `level` are what
     --no-tool and --level named, `among` what --among named.
     """
 
     name: str
-    dataset: Dataset
     split: str
     retriever: str
     no_tool: str = ""
@@ -135,6 +139,7 @@ def evaluate(
     rankings: Annotated[
         bool, typer.Option("--rankings", help="With --json: write the returned tools too, for toolscout inspect.")
     ] = False,
+    ray: RayOption = None,
 ) -> None:
     """Ask every labelled request of one or more datasets and print Recall, NDCG and COMP with 95 % intervals.
 
@@ -158,20 +163,22 @@ def evaluate(
     mixture = no_tool_mix.read_mixture(no_tool) if no_tool else None
     runs = _planned(data, split or [], retrievers, mixture, level, among or [])
     _check(runs, settings, part or [], drop_seen, encoder)
-    done: list[Evaluation] = []
-    try:
-        for one in runs:
-            done.append(_evaluated(one, settings, part or [], names, drop_seen, encoder))
-            if len(runs) > 1:
-                output.note(evaluate_output.headline(done[-1]), label=f"{len(done)} of {len(runs)}")
-            if json is not None:
-                row.write_scores(row.scores_path(json, done[-1].row), done[-1].lines(rankings))
-                row.append(json, done[-1].row.to_dict())
-    finally:  # show the finished runs also after an error or an interruption
-        evaluate_output.show(done, names, several=len(runs) > 1)
-        if json is not None and done:
-            output.note(f"{plural(len(done), 'row')} added to {json}", label="written")
-    _judge(done, least)
+    found: dict[int, Evaluation] = {}
+    with on_ray(ray) as cluster, executor_on(cluster, len(runs)) as executor:
+        try:
+            for place, done in _each(runs, executor, (settings, part or [], names, drop_seen, encoder)):
+                found[place] = done
+                if len(runs) > 1:
+                    output.note(evaluate_output.headline(done), label=f"{len(found)} of {len(runs)}")
+                if json is not None:
+                    row.write_scores(row.scores_path(json, done.row), done.lines(rankings))
+                    row.append(json, done.row.to_dict())
+        finally:  # show the finished runs also after an error or an interruption
+            finished = [found[place] for place in sorted(found)]
+            evaluate_output.show(finished, names, several=len(runs) > 1)
+            if json is not None and finished:
+                output.note(f"{plural(len(finished), 'row')} added to {json}", label="written")
+    _judge(finished, least)
 
 
 def _retrievers(
@@ -192,7 +199,7 @@ def _planned(
     mixture: Mixture | None,
     level: Level | None,
     among: Sequence[str],
-) -> list[_Run]:
+) -> list[tuple[_Run, Dataset]]:
     """Return every combination of dataset, split and retriever. Each dataset is read once, before anything runs."""
     from toolscout.data.dataset import Dataset
     from toolscout.data.locate import find_split
@@ -208,7 +215,7 @@ def _planned(
         wanted.setdefault(folder.resolve(), (name, {}))[1].update(dict.fromkeys(chosen))
     words = mixture.words if mixture else ""
     return [
-        _Run(name, mixed, mixed_split, retriever, words, level, candidates)
+        (_Run(name, mixed_split, retriever, words, level, candidates), mixed)
         for folder, (name, chosen) in wanted.items()
         for also in [[one for one in among if one in Dataset.split_names(folder)]]
         for dataset in [run.load_splits(folder, [*chosen, *also])]
@@ -220,7 +227,11 @@ def _planned(
 
 
 def _check(
-    runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], drop_seen: bool, encoder: str | None
+    runs: Sequence[tuple[_Run, Dataset]],
+    settings: Sequence[str],
+    parts: Sequence[str],
+    drop_seen: bool,
+    encoder: str | None,
 ) -> None:
     """Open every retriever once and raise Leak where its model has seen requests of a split: before hours of runs.
 
@@ -230,20 +241,33 @@ def _check(
     from toolscout.evaluation import leakage
     from toolscout.retrievers import opening
 
-    for one in runs:
+    for one, dataset in runs:
         if one.among is not None:
-            one.among.refuse_outside(one.dataset, one.split)
-    for name in dict.fromkeys(one.retriever for one in runs):
+            one.among.refuse_outside(dataset, one.split)
+    for name in dict.fromkeys(one.retriever for one, _ in runs):
         seen = run.seen_by(name, opening.open_retriever(name, settings, parts, encoder)[0])
-        for one in runs:
+        for one, dataset in runs:
             if one.retriever == name and drop_seen:
-                leakage.without(one.dataset, one.split, leakage.seen_ids(one.dataset, one.split, seen))
+                leakage.without(dataset, one.split, leakage.seen_ids(dataset, one.split, seen))
             elif one.retriever == name:
-                leakage.refuse_seen(one.dataset, one.split, seen, droppable=True)
+                leakage.refuse_seen(dataset, one.split, seen, droppable=True)
+
+
+def _each(
+    runs: Sequence[tuple[_Run, Dataset]], executor: Executor | None, arguments: tuple[Any, ...]
+) -> Iterator[tuple[int, Evaluation]]:
+    """Yield the place of each run and its evaluation: one after the other, or from an executor as they are done."""
+    if executor is None:
+        yield from ((place, _evaluated(one, dataset, *arguments)) for place, (one, dataset) in enumerate(runs))
+        return
+    places = {executor.submit(_evaluated, *run, *arguments): place for place, run in enumerate(runs)}
+    for future in as_completed(places):
+        yield places[future], future.result()
 
 
 def _evaluated(
     one: _Run,
+    dataset: Dataset,
     settings: Sequence[str],
     parts: Sequence[str],
     names: Sequence[str],
@@ -257,7 +281,7 @@ def _evaluated(
     opened, variant = opening.open_retriever(one.retriever, settings, parts, encoder)
     with output.progress() as report:
         return run.evaluate(
-            one.dataset,
+            dataset,
             one.split,
             opened,
             variant=variant,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import plural
+from toolscout.cli.common import on_ray, plural, writing_on
 from toolscout.cli.written_texts import encoder_here, judge_of, print_counts
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def write(
     round_trip: int,
     retriever: str,
     partial: Path,
+    ray: str | None,
 ) -> None:
     """Write expansions of all tools of a source into a file, and say how many, and why others got none.
 
@@ -53,12 +54,14 @@ def write(
         raise BadDataset(f"{out} is already there; name a new file, or remove it")
     tools = SynthSource.open(source).tools
     if llm == RULES:
+        if ray is not None:
+            raise typer.BadParameter("rules take seconds; leave it out", param_hint="--ray")
         made = by_rules(tools)
     else:
         writer = RequestWriter.open(llm, model, seed, options=endpoint)
         if writer.trained:
             raise BadModel(f"{llm} was trained to write requests, and writes nothing else; name another model")
-        with output.progress() as report:
+        with on_ray(ray) as cluster, output.progress() as report:
             name = retriever or ("dense" if round_trip and encoder_here() else "bm25")
             judge = judge_of(name, tools, report)[0] if round_trip else None
             made = by_model(
@@ -69,6 +72,7 @@ def write(
                 retriever=judge,
                 round_trip=round_trip,
                 partial=partial,
+                completing=writing_on(cluster, llm, seed),
                 progress=report,
             )
     write_expansions(out, made.expansions.items())

@@ -21,6 +21,7 @@ from toolscout.cli import (
     encoder,
     evaluate,
     feedback,
+    index,
     keys,
     log,
     mcp,
@@ -39,7 +40,7 @@ from toolscout.cli import (
     tools,
     train,
 )
-from toolscout.cli.common import DEFAULT_STORE, Globals, Group
+from toolscout.cli.common import DEFAULT_STORE, Globals, Group, RayCommand
 
 app = typer.Typer(
     cls=Group,
@@ -101,24 +102,25 @@ app.command()(agent.agent)
 app.command()(serve.serve)
 app.command()(mcp.mcp)
 app.command()(mcp.approve)
-app.command()(add.embed)
+app.command(cls=RayCommand)(add.embed)
 app.command()(tools.alias)
 app.command()(permissions.grant)
 app.command()(permissions.revoke)
 app.command()(feedback.feedback)
 app.command()(copy.copy)
 app.add_typer(keys.app, name="keys")
+app.add_typer(index.app, name="index")
 evaluate.register(app)
-app.command()(train.train)
-app.command()(ablate.ablate)
-app.command()(reproduce.reproduce)
+app.command(cls=RayCommand)(train.train)
+app.command(cls=RayCommand)(ablate.ablate)
+app.command(cls=RayCommand)(reproduce.reproduce)
 app.command()(results.results)
 app.command()(codes.codes)
 app.command()(split.split)
 app.command()(sharegpt.export)
 app.command("import")(sharegpt.import_)
 app.command("need-data")(need_data.need_data)
-app.command()(synth.synth)
+app.command(cls=RayCommand)(synth.synth)
 app.command("synth-train")(synth.synth_train)
 log_app.command()(log.export)
 app.add_typer(log_app, name="log")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import plural
+from toolscout.cli.common import RayOption, jobs_on, on_ray, plural
 from toolscout.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def reproduce(
         float, typer.Option(metavar="SECONDS", help="Begin no other run after this long.", show_default="never")
     ] = float("inf"),
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ray: RayOption = None,
 ) -> None:
     """Run a paper's experiments and print its tables: the paper's numbers, ours as published, and ours as served.
 
@@ -122,16 +124,24 @@ def reproduce(
         return
     (one,) = papers
     if run:
-        _run(one, every, seeds, setup, jobs, stop_after)
+        _run(one, every, seeds, setup, _Side(jobs, stop_after, ray))
         setup = setup.reread()
     _show(one, every, setup, json)
 
 
-def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side_by_side: int, stop_after: float) -> None:
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """How many runs are made side by side, how long others are begun, and the address of --ray."""
+
+    jobs: int
+    stop_after: float
+    ray: str | None
+
+
+def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side: _Side) -> None:
     """Run what is missing, the quickest first, until time is up; a failed experiment does not stop the others."""
     from toolscout.evaluation import row
     from toolscout.papers import reproduction
-    from toolscout.papers.jobs import run_jobs
 
     found: dict[tuple[Any, ...], tuple[Table, Experiment, int | None]] = {}
     for table in tables:
@@ -147,13 +157,18 @@ def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side_b
     if todo:
         row.check_writable(setup.rows / reproduction.FILE)
     made, failed = 0, False
-    with output.progress() as report:
-        planned = _jobs(paper, todo, setup.reread(), report if side_by_side == 1 else None)
-        for done in run_jobs(planned, side_by_side, stop_after):
-            made += 1
-            failed |= bool(done.error)
-            shown = (f"{done.name}: {done.error}", "failed") if done.error else (done.name, f"{made} of {len(todo)}")
-            output.note(shown[0], label=shown[1])
+    with on_ray(side.ray if todo else None) as cluster, output.progress() as report:
+        planned = _jobs(paper, todo, setup.reread(), report if side.jobs == 1 else None)
+        if cluster is not None:  # rows are written here, whole: other machines may not have the folder
+            planned = [replace(job, work=reproduction.measured, arguments=job.arguments[:-1]) for job in planned]
+        with jobs_on(cluster, planned, side.jobs, side.stop_after) as results:
+            for done in results:
+                for one in done.result if cluster is not None and not done.error else ():
+                    reproduction.write(one, setup)
+                made += 1
+                failed |= bool(done.error)
+                label = "failed" if done.error else f"{made} of {len(todo)}"
+                output.note(f"{done.name}: {done.error}" if done.error else done.name, label=label)
     if made < len(todo):
         why = " (what needs a model whose training failed was not run)" if failed else ""
         output.note(f"{len(todo) - made} are left{why}; give the same command again", label="stopped")

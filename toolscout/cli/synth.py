@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import check_model, plural
+from toolscout.cli.common import RayOption, check_model, on_ray, plural, writing_on
 from toolscout.cli.expand import write as write_expansions
 from toolscout.cli.written_texts import encoder_here, judge_of, print_counts
 
@@ -91,6 +91,7 @@ def synth(
         ),
     ] = "",
     seed: Annotated[int, typer.Option(help="Another number, other requests.")] = 0,
+    ray: RayOption = None,
 ) -> None:
     """Write requests for tools with a language model: a dataset to train on where nobody has asked anything yet.
 
@@ -109,7 +110,7 @@ def synth(
     partial = beside.with_name(beside.name + PARTIAL)
     if expand:
         first = _ROUND_TRIP if round_trip is None else round_trip
-        write_expansions(ctx, source, out, llm, model, asking, temperature, seed, first, retriever, partial)
+        write_expansions(ctx, source, out, llm, model, asking, temperature, seed, first, retriever, partial, ray)
         return
     if round_trip and not filtered:
         raise typer.BadParameter("it is a filter; leave it out, or --no-filter", param_hint="--round-trip")
@@ -133,7 +134,7 @@ def synth(
         raise BadRequest("--retriever is what the round trip asks, and there is none; leave it out")
     writer = RequestWriter.open(llm, model, seed, options=asking)
     encoder = encoder_here()
-    with output.progress() as report:
+    with on_ray(ray) as cluster, output.progress() as report:
         vectors = tool_vectors(opened.tools, encoder, progress=report) if encoder else None
         judge_name = retriever or ("dense" if encoder else "bm25")
         judge, seen = judge_of(judge_name, opened.tools, report) if round_trip and filtered else (None, None)
@@ -146,6 +147,7 @@ def synth(
             retriever_seen=seen,
             vectors=vectors,
             partial=partial,
+            completing=writing_on(cluster, llm, seed),
             progress=report,
         )
     made.write(out)

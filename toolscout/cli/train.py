@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import plural
+from toolscout.cli.common import WRONG, RayOption, jobs_on, on_ray, plural, seed_numbers
 
 if TYPE_CHECKING:
     from toolscout.retrievers.base import FitReport
@@ -66,6 +67,15 @@ def train(
             "model has to go on as before; they are the prompts of --no-tool. As --option instruct_mix=SHARE.",
         ),
     ] = None,
+    seeds: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,…",
+            help="Train once with each of these seeds, into the folders OUT-s0, OUT-s1, …: with --ray all at a time.",
+            show_default="one model, in OUT",
+        ),
+    ] = "",
+    ray: RayOption = None,
 ) -> None:
     """Train a retriever on labelled requests; search, evaluate and Scout open the folder.
 
@@ -73,7 +83,13 @@ def train(
     """
     from toolscout.retrievers import training_setup
 
-    training_setup.check_out(out)
+    if ray is not None and not seeds:
+        raise typer.BadParameter(
+            "it trains several models at a time; name their seeds: --seeds 0,1,2", param_hint="--ray"
+        )
+    places = training_setup.folders_of_seeds(out, seed_numbers(seeds)) if seeds else {}
+    for place in places.values() if seeds else [out]:
+        training_setup.check_out(place)
     sets = training_setup.training_sets(data)
     mixed = [] if instruct_mix is None else [f"instruct_mix={instruct_mix}"]
     settings, note = training_setup.with_prompts(retriever, part or [], [*(option or []), *mixed], no_tool)
@@ -86,9 +102,41 @@ def train(
         )
     if note:
         output.note(note)
+    if seeds:
+        _train_seeds(places, sets, retriever, part or [], settings, ray)
+        return
     with output.progress() as report:
         fitted = made.fit(sets, out, report)
     _print(fitted, out)
+
+
+def _train_seeds(
+    places: dict[int, Path],
+    sets: Sequence[TrainingSet],
+    retriever: str,
+    parts: Sequence[str],
+    settings: Sequence[str],
+    ray: str | None,
+) -> None:
+    """Train a model for each seed, and say of each what became of it; raise typer.Exit where one failed."""
+    from toolscout.papers.jobs import Job
+    from toolscout.retrievers import training_setup
+
+    jobs = []
+    for seed, place in places.items():
+        seeded = [*settings, *training_setup.seed_settings(retriever, parts, seed)]
+        jobs.append(Job(str(place), training_setup.trained, (sets, retriever, parts, seeded, place)))
+    failed = 0
+    with on_ray(ray) as cluster, jobs_on(cluster, jobs, 1, float("inf")) as results:
+        for done in results:
+            if done.error:
+                output.note(f"{done.name}: {done.error}", label="failed")
+                failed += 1
+            else:
+                _print(done.result, Path(done.name))
+    if failed:
+        output.note("give the same command again: what is trained is not trained anew")
+        raise typer.Exit(WRONG)
 
 
 def _say(one: TrainingSet) -> None:

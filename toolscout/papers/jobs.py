@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,12 +33,18 @@ class JobResult:
     error: str = ""
 
 
-def run_jobs(jobs: Sequence[Job], side_by_side: int, stop_after: float = float("inf")) -> Iterator[JobResult]:
+def run_jobs(
+    jobs: Sequence[Job], side_by_side: int, stop_after: float = float("inf"), executor: Executor | None = None
+) -> Iterator[JobResult]:
     """Run up to `side_by_side` jobs at once and yield each result as it comes; none starts after `stop_after` seconds.
 
-    With one at a time they run in this process. A job whose `after` failed is not run and has no result.
+    With one at a time they run in this process, else in processes of this machine, or where `executor` runs them. A job
+    whose `after` failed is not run and has no result.
     """
     deadline = time.monotonic() + stop_after
+    if executor is not None:
+        yield from _run_parallel(jobs, executor, side_by_side, deadline)
+        return
     if side_by_side <= 1:
         yield from _run_sequential(jobs, deadline)
         return
@@ -65,7 +71,7 @@ def _run_sequential(jobs: Sequence[Job], deadline: float) -> Iterator[JobResult]
             yield found
 
 
-def _run_parallel(jobs: Sequence[Job], pool: ProcessPoolExecutor, most: int, deadline: float) -> Iterator[JobResult]:
+def _run_parallel(jobs: Sequence[Job], pool: Executor, most: int, deadline: float) -> Iterator[JobResult]:
     waiting, done = list(jobs), set[str]()
     running: dict[Future[Any], str] = {}
     while waiting or running:

@@ -38,6 +38,7 @@ from toolscout.llm.finetuned import is_finetuned
 from toolscout.models.encoders.export import default_source
 from toolscout.models.language.base import open_base
 from toolscout.papers import agent_runs, generation_runs, language_runs, name_writer, query_writers
+from toolscout.papers.experiment import ExperimentResult
 from toolscout.papers.labelled_texts import read_labelled
 from toolscout.papers.paper import (
     NAMES,
@@ -408,12 +409,56 @@ def run(
 
     Raises BadModel where the language model failed for many requests: they would be searched alone.
     """
+    found = []
+    for one in _results(experiment, seed, splits, setup, command, progress):
+        write(one, setup)
+        found.append(one.row)
+    return found
+
+
+def measured(
+    experiment: Experiment, seed: int | None, splits: Sequence[str], setup: Setup, command: str
+) -> list[ExperimentResult]:
+    """Return what `run` would write, for `write`: where it is run, the folder of rows may be another machine's."""
+    return list(_results(experiment, seed, splits, setup, command, None))
+
+
+def write(one: ExperimentResult, setup: Setup) -> None:
+    """Append a row, and write the scores of its single requests, where it has any, beside it."""
+    if one.lines:
+        rows.append_with_scores(setup.rows / FILE, one.row, one.lines)
+    else:
+        rows.append(setup.rows / FILE, one.row)
+
+
+def _results(
+    experiment: Experiment,
+    seed: int | None,
+    splits: Sequence[str],
+    setup: Setup,
+    command: str,
+    progress: FitProgress | None,
+) -> Iterator[ExperimentResult]:
+    """Train an experiment, unless its model is there, and yield what is measured of each split."""
     if isinstance(experiment, AgentExperiment):
-        return _run_agent(experiment, seed, splits, setup, command, progress)
-    if isinstance(experiment, GenerationExperiment):
-        return _run_generation(experiment, seed, splits, setup, command, progress)
-    if isinstance(experiment, LanguageExperiment):
-        return [_run_language(experiment, seed, setup, command, progress)]
+        yield from _run_agent(experiment, seed, splits, setup, command, progress)
+    elif isinstance(experiment, GenerationExperiment):
+        yield from _run_generation(experiment, seed, splits, setup, command, progress)
+    elif isinstance(experiment, LanguageExperiment):
+        yield _run_language(experiment, seed, setup, command, progress)
+    else:
+        yield from _run_retriever(experiment, seed, splits, setup, command, progress)
+
+
+def _run_retriever(
+    experiment: Experiment,
+    seed: int | None,
+    splits: Sequence[str],
+    setup: Setup,
+    command: str,
+    progress: FitProgress | None,
+) -> Iterator[ExperimentResult]:
+    """Measure a retriever on each split."""
     if experiment.train:
         assert seed is not None
         place = str(_trained(experiment, seed, setup, progress))
@@ -425,7 +470,6 @@ def run(
         opened = opening.made(experiment.retriever, experiment.parts, settings)
     data = evaluation.load_splits(_data_folder(experiment, setup), [*splits, *experiment.among])
     among = read_candidates(data, experiment.among) if experiment.among else None
-    found = []
     for split in splits:
         done = evaluation.evaluate(
             data,
@@ -445,9 +489,7 @@ def run(
         if experiment.larger_model:
             writer = query_writers.read(setup.llm)
             row["options"] |= {"llm": writer.name, "model": writer.given.model}  # the address is the user's own affair
-        rows.append_with_scores(setup.rows / FILE, row, done.lines())
-        found.append(row)
-    return found
+        yield ExperimentResult(row, list(done.lines()))
 
 
 def _data_folder(experiment: Experiment, setup: Setup) -> Path:
@@ -472,22 +514,20 @@ def _run_generation(
     setup: Setup,
     command: str,
     progress: FitProgress | None,
-) -> list[RowDict]:
-    """Measure what a model generates for each split, and write its rows."""
-    place, found = _place(experiment, seed, setup, progress), []
+) -> Iterator[ExperimentResult]:
+    """Measure what a model generates for each split."""
+    place = _place(experiment, seed, setup, progress)
     data = evaluation.load_splits(_data_folder(experiment, setup), splits)
     for split in splits:
         done = generation_runs.measured(experiment, place, seed, data, split, command, progress)
         done.row["options"] = {name: _without_path(value) for name, value in done.row["options"].items()}
-        rows.append_with_scores(setup.rows / FILE, done.row, done.lines)
-        found.append(done.row)
-    return found
+        yield done
 
 
 def _run_language(
     experiment: LanguageExperiment, seed: int | None, setup: Setup, command: str, progress: FitProgress | None
-) -> RowDict:
-    """Measure what a language model can do beside tools, and write its row."""
+) -> ExperimentResult:
+    """Measure what a language model can do beside tools."""
     place, variant = _place(experiment, seed, setup, progress), _name(experiment, setup)
     variant = variant if seed is None else f"{variant}-s{seed}"
     if experiment.task:
@@ -496,8 +536,7 @@ def _run_language(
     else:
         assert setup.data is not None
         row = language_runs.perplexity_row(experiment, place, setup.data / _PROMPTS, variant, seed, command)
-    rows.append(setup.rows / FILE, row)
-    return row
+    return ExperimentResult(row, [])
 
 
 def _place(experiment: ModelExperiment, seed: int | None, setup: Setup, progress: FitProgress | None) -> str:
@@ -515,10 +554,10 @@ def _run_agent(
     setup: Setup,
     command: str,
     progress: FitProgress | None,
-) -> list[RowDict]:
-    """Let an agent work on each split, measure it, and write its rows; its reference works on the same requests."""
+) -> Iterator[ExperimentResult]:
+    """Let an agent work on each split, and measure it; its reference works on the same requests."""
     assert setup.data is not None
-    models, found = Models(), []
+    models = Models()
     judge = agent_runs.open_chat(setup.judge, setup.models / _JUDGEMENTS) if experiment.judged else None
 
     def work(one: AgentExperiment, trial: ReplaySet) -> list[Episode]:
@@ -532,14 +571,11 @@ def _run_agent(
         episodes = work(experiment, trial)
         about: dict[str, Any] = {}
         if judge is None:
-            measured = agent_runs.call_measures(trial, episodes)
+            numbers = agent_runs.call_measures(trial, episodes)
         else:
             reference = work(experiment.reference, trial) if experiment.reference else []
-            measured, about = agent_runs.judged_measures(experiment, judge, episodes, reference)
-        row, lines = agent_runs.make_row(experiment, seed, trial, measured, about, command)
-        rows.append_with_scores(setup.rows / FILE, row, lines)
-        found.append(row)
-    return found
+            numbers, about = agent_runs.judged_measures(experiment, judge, episodes, reference)
+        yield ExperimentResult(*agent_runs.make_row(experiment, seed, trial, numbers, about, command))
 
 
 def at_gold(asked: Sequence[RequestResult]) -> dict[str, float]:

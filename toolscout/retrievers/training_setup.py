@@ -13,7 +13,7 @@ from toolscout.data.dataset import Dataset
 from toolscout.data.locate import DATA_FOLDER, find_dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.retrievers import opening
-from toolscout.retrievers.base import Retriever
+from toolscout.retrievers.base import FitReport, Retriever
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.provenance import Role, SeenSplit, TrainedOn, TrainingSet
 from toolscout.retrievers.registry import available, method
@@ -111,7 +111,36 @@ def with_prompts(
 
 
 def _takes_prompts(name: str) -> bool:
-    return name in available() and any(field.name == _NO_TOOL for field in fields(method(name)().options))
+    return name in available() and _has_option(name, _NO_TOOL)
+
+
+def _has_option(name: str, option: str) -> bool:
+    return any(field.name == option for field in fields(method(name)().options))
+
+
+def seed_settings(retriever: str, parts: Sequence[str], seed: int) -> list[str]:
+    """The settings that give a method, or for hybrid all parts that are trained, this seed.
+
+    Raises BadModel where nothing of it takes a seed.
+    """
+    names = [retriever] if retriever != "hybrid" else [part for part in parts or DEFAULT_PARTS if part in available()]
+    seeded = [name for name in names if name in available() and _has_option(name, "seed")]
+    if not seeded:
+        raise BadModel(f"{retriever} has no seed: it is trained the same way each time; leave --seeds out")
+    return [f"{name}.seed={seed}" if retriever == "hybrid" else f"seed={seed}" for name in seeded]
+
+
+def folders_of_seeds(out: Path, seeds: Sequence[int]) -> dict[int, Path]:
+    """The folders OUT-s0, OUT-s1, … of seeds that are not trained yet."""
+    places = {seed: out.with_name(f"{out.name}-s{seed}") for seed in seeds}
+    return {seed: place for seed, place in places.items() if not (place / MODEL_FILE).exists()}
+
+
+def trained(
+    sets: Sequence[TrainingSet], retriever: str, parts: Sequence[str], settings: Sequence[str], out: Path
+) -> FitReport:
+    """Train a retriever and leave it in a folder."""
+    return made(retriever, parts, settings).fit(sets, out)
 
 
 def made(retriever: str, parts: Sequence[str], settings: Sequence[str]) -> Retriever:

@@ -18,8 +18,14 @@ _POLL_S = 0.25
 class EmbeddingClaims:
     """The texts that this process embeds, claimed a few at a time. Close it: what was not embedded is given back."""
 
-    def __init__(self, store: Store, fingerprint: str, since: int, stopped: Callable[[], bool]) -> None:
-        """Claim nothing yet. `since`: as in Store.missing_vectors; `stopped`: whether to stop waiting for others."""
+    def __init__(
+        self, store: Store, fingerprint: str, since: int, stopped: Callable[[], bool], at_once: int = CLAIMED_AT_ONCE
+    ) -> None:
+        """Claim nothing yet. `since`: as in Store.missing_vectors; `stopped`: whether to stop waiting for others.
+
+        `at_once`: how many texts are claimed at a time.
+        """
+        self._at_once = at_once
         self._store, self._fingerprint, self._since, self._stopped = store, fingerprint, since, stopped
         self._mine: set[str] = set()
         self._renewed = 0.0
@@ -28,7 +34,7 @@ class EmbeddingClaims:
         """Yield claimed (digest, text) until all texts have a vector; where others embed the rest, wait for them."""
         tried: set[str] = set()
         while not self._stopped():
-            found = self._store.claim_missing(self._fingerprint, CLAIMED_AT_ONCE, LEASE_S, self._since)
+            found = self._store.claim_missing(self._fingerprint, self._at_once, LEASE_S, self._since)
             self._mine, self._renewed = {digest for digest, _ in found}, time.monotonic()
             if claimed := [one for one in found if one[0] not in tried]:
                 tried |= self._mine

@@ -10,9 +10,12 @@ time writes, and a folder that another process has open is removed later.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import re
 import shutil
+import tarfile
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from toolscout.core.tool import DOCUMENT_VERSION
 from toolscout.errors import BadModel
@@ -38,6 +41,8 @@ WORTH_RENEWING, WORTH_LISTING = 0.02, 500
 VARIANTS_KEPT = 4
 _VARIANT = ".options-"
 _POINTER, _LOCK = "current.json", "lock"
+_SNAPSHOT_NAME = re.compile(r"\w[\w.+-]*")
+_ABOUT = "about.json"  # the first file of an archive: which index it holds, and its state
 _EDGE_BYTES = 4_096
 _TRIES = 5
 _LAST = 8
@@ -210,6 +215,109 @@ def begin_write(folder: Path, retriever: Retriever, state: SnapshotState) -> Cal
             _drop_variants(folder)
 
     return finish
+
+
+def pack(folder: Path, target: Path) -> SnapshotState:
+    """Write the newest snapshot in a folder into one archive, and its sha256 into a file beside it.
+
+    Other machines that have the same store, or a copy of it, open the snapshot with `unpack` instead of building the
+    index. Raises BadModel where there is no snapshot.
+    """
+    with ExitStack() as stack:
+        for _ in range(_TRIES):
+            try:
+                pointer = json.loads((folder / _POINTER).read_text())
+                source = folder / pointer["folder"]
+                stack.callback(_release_lock, _take_lock(source, shared=True))
+                break
+            except FileNotFoundError:  # another process has replaced it since the pointer was read: look again
+                continue
+        else:
+            raise BadModel(
+                f"no index is kept beside this store: one of less than {WORTH_KEEPING:,} tools is built as it is opened"
+            )
+        beside = target.with_name(f"{target.name}.{os.getpid()}")
+        stack.callback(beside.unlink, missing_ok=True)
+        with tarfile.open(beside, "w") as archive:
+            about = json.dumps({"name": folder.name, "state": pointer["state"]}).encode()
+            _put(archive, _ABOUT, len(about), io.BytesIO(about))
+            for name in sorted(pointer["files"]):
+                with (source / name).open("rb") as file:
+                    _put(archive, name, os.fstat(file.fileno()).st_size, file)
+        digest = _sha256(beside)
+        beside.replace(target)
+    _digest_file(target).write_text(f"{digest}  {target.name}\n")
+    return SnapshotState(**pointer["state"])
+
+
+def unpack(archive: Path, store: Store) -> SnapshotState:
+    """Keep the snapshot of an archive in the index folder of a store, where the next that opens the store finds it.
+
+    Raises BadModel where the archive is damaged, or is of another store or of a later state than this one; nothing is
+    changed then.
+    """
+    try:
+        expected = _digest_file(archive).read_text().split()[0]
+        if _sha256(archive) != expected:
+            raise BadModel(f"{archive} is damaged: it has another sha256 than {_digest_file(archive).name} says")
+        with tarfile.open(archive) as packed:
+            first, *rest = packed.getmembers()
+            about = json.loads(_content(packed, first).read())
+            name, state = str(about["name"]), SnapshotState(**about["state"])
+            if not _fits(state, store):
+                raise BadModel(f"{archive} is of another catalogue, or of a later state of it; pack it anew")
+            if not _SNAPSHOT_NAME.fullmatch(name):
+                raise ValueError(f"{name!r:.80} is no name of a snapshot")
+            folder = store.index_folder() / name
+            folder.mkdir(parents=True, exist_ok=True)
+            with _writing(folder) as mine, ExitStack() as begun:
+                if not mine or _has_later_snapshot(folder, state):
+                    return state  # what is there, or is being written, is as good
+                target = Path(tempfile.mkdtemp(prefix=f"{state.version}-", dir=folder))
+                begun.enter_context(_removed_on_error(target))
+                for member in rest:
+                    _unpack_file(packed, member, target)
+                _point_to(target, state)
+                for other in folder.iterdir():
+                    if other.is_dir() and other != target:
+                        _drop(other)
+    except (tarfile.TarError, ValueError, LookupError, TypeError) as error:
+        raise BadModel(f"{archive} is no packed index ({error}); write one with: toolscout index pack FILE") from None
+    return state
+
+
+def _put(archive: tarfile.TarFile, name: str, size: int, file: IO[bytes]) -> None:
+    """Add a file without its owner and time, so that equal snapshots give equal archives."""
+    member = tarfile.TarInfo(name)
+    member.size = size
+    archive.addfile(member, file)
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    """Return a member that is a plain file; raises ValueError for any other."""
+    file = archive.extractfile(member) if member.isreg() else None
+    if file is None:
+        raise ValueError(f"{member.name!r:.80} is no plain file")
+    return file
+
+
+def _unpack_file(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Write a member into a folder; raises ValueError where its name leads out of it."""
+    path = target / member.name
+    if not path.resolve().is_relative_to(target.resolve()):
+        raise ValueError(f"{member.name!r:.80} leads out of the folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _content(archive, member) as source, path.open("wb") as file:
+        shutil.copyfileobj(source, file)
+
+
+def _digest_file(archive: Path) -> Path:
+    return archive.with_name(f"{archive.name}.sha256")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

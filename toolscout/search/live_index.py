@@ -264,6 +264,13 @@ class LiveIndex:
         finally:
             self._saving.release()
 
+    def pack(self, target: Path) -> index_snapshot.SnapshotState:
+        """Write the kept snapshot into one archive; raises BadModel where none is kept."""
+        if self._snapshots is None:
+            raise BadModel("the index of a model folder is not kept beside the store; name a method with --retriever")
+        self.save_snapshot()
+        return index_snapshot.pack(self._snapshots, target)
+
     def _state_to_save(self) -> index_snapshot.SnapshotState | None:
         """The state of the index, if enough has changed to save it; None otherwise."""
         if not self._unsaved_changes:

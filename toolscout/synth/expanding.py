@@ -19,7 +19,7 @@ from toolscout.search.progress import Progress
 from toolscout.synth import expansion_rules
 from toolscout.synth.filters import counted, found_again
 from toolscout.synth.prompts import facts
-from toolscout.synth.saved_texts import Prompt, SavedTexts
+from toolscout.synth.saved_texts import Completing, Prompt, SavedTexts
 
 _FORMAT = 1
 _MAX_TOKENS = 100
@@ -76,6 +76,7 @@ def by_model(
     retriever: Retriever | None = None,
     round_trip: int = 20,
     partial: Path | None = None,
+    completing: Completing | None = None,
     progress: Progress | None = None,
 ) -> WrittenExpansions:
     """Write expansions with a language model; an answer that does not have the three parts is left out and counted.
@@ -84,11 +85,12 @@ def by_model(
     retriever: with the tools indexed; what is searched of an expansion has to find its tool among the first
         `round_trip`, else it is about something else.
     partial: a file that saves all answers, from which the same call resumes; the caller removes it.
+    completing: what has the model write, where it is not this process.
     """
     prompts = [_prompt(tool) for tool in {tool.id: tool for tool in tools}.values()]
     told = json.dumps([_FORMAT, llm.name, fingerprint, temperature, _SYSTEM])
     identity = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
-    texts = SavedTexts(llm, temperature, _MAX_TOKENS, partial, identity)
+    texts = SavedTexts(llm, temperature, _MAX_TOKENS, partial, identity, completing=completing)
     written = texts.of(prompts, progress)
     digests = {tool.id: tool.digest() for tool in tools}
     made: dict[str, Expansion] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,35 @@ class Prompt(NamedTuple):
     conversation: Callable[[], list[Message]]
 
 
+class Batch(NamedTuple):
+    """Conversations that a model completes in one call, and the place of the first among all."""
+
+    place: int
+    conversations: list[list[Message]]
+    temperature: float
+    max_tokens: int
+
+
+class Answers(NamedTuple):
+    """What each conversation got: its completions, the error it met, or None; and the error that ended the call."""
+
+    outcomes: Sequence[object]
+    error: LanguageModelError | None = None
+
+
+Completing = Callable[[Iterable[Batch]], Iterator[tuple[Batch, Answers]]]
+"""Completes batches, and yields each once with its answers, in any order."""
+
+
+def answers(llm: LanguageModel, batch: Batch) -> Answers:
+    """Have a model complete a batch; an error that ends the call comes with the answers until then."""
+    try:
+        settings = {"temperature": batch.temperature, "max_tokens": batch.max_tokens}
+        return Answers(complete_each(llm, batch.conversations, **settings))
+    except LanguageModelError as error:
+        return Answers(error.each(len(batch.conversations)), error)
+
+
 class SavedTexts:
     """The texts that a model wrote, saved in a file as JSON lines after a header line with the run's identity.
 
@@ -38,13 +67,16 @@ class SavedTexts:
         partial: Path | None,
         identity: str,
         chunk: int = 0,
+        completing: Completing | None = None,
     ) -> None:
         """Read what the file `partial` holds; raises BadDataset where it is of a run with another identity.
 
-        chunk: how many conversations the model is asked at once; 0 for as many as suit it.
+        chunk: how many conversations the model is asked at once; 0 for as many as suit it. completing: what has the
+        model complete them, where it is not this process.
         """
         self._llm, self._temperature, self._max_tokens = llm, temperature, max_tokens
         self._partial, self._chunk = partial, chunk
+        self._completing = completing or self._complete_here
         self._written: dict[str, tuple[str, bool]] = {}
         self.usage = Usage()
         self.problem = ""
@@ -79,27 +111,24 @@ class SavedTexts:
         """For each prompt's key, the text and whether the model finished it; those without an answer are missing."""
         left = [prompt for prompt in prompts if prompt.digest not in self._written]
         done = len(prompts) - len(left)
-        for chunk in self._chunks(left):
-            try:
-                outcomes: Sequence[object] = complete_each(
-                    self._llm,
-                    [prompt.conversation() for prompt in chunk],
-                    temperature=self._temperature,
-                    max_tokens=self._max_tokens,
-                )
-            except LanguageModelError as error:
-                self._keep_answers(chunk, error.each(len(chunk)))  # saves answers that were paid for
-                raise
-            self._keep_answers(chunk, outcomes)
-            done += len(chunk)
+        for batch, found in self._completing(self._batches(left)):
+            # Answers are saved, even those of a call that failed: they were paid for.
+            self._keep_answers(left[batch.place : batch.place + len(batch.conversations)], found.outcomes)
+            if found.error is not None:
+                raise found.error
+            done += len(batch.conversations)
             if progress:
                 progress("writing", done, len(prompts))
         return {prompt.key: self._written[prompt.digest] for prompt in prompts if prompt.digest in self._written}
 
-    def _chunks(self, prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
+    def _batches(self, prompts: Sequence[Prompt]) -> Iterator[Batch]:
         size = self._chunk or _at_once(self._llm)
         for start in range(0, len(prompts), size):
-            yield prompts[start : start + size]
+            conversations = [prompt.conversation() for prompt in prompts[start : start + size]]
+            yield Batch(start, conversations, self._temperature, self._max_tokens)
+
+    def _complete_here(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Answers]]:
+        return ((batch, answers(self._llm, batch)) for batch in batches)
 
     def _keep_answers(self, chunk: Sequence[Prompt], outcomes: Sequence[object]) -> None:
         rows = []

@@ -28,7 +28,7 @@ from toolscout.synth.hash_draw import drawn
 from toolscout.synth.inputs import SynthSource, Wanted, size_shares
 from toolscout.synth.options import KINDS, TASK, SynthOptions
 from toolscout.synth.progress import each, named
-from toolscout.synth.saved_texts import Prompt, SavedTexts
+from toolscout.synth.saved_texts import Completing, Prompt, SavedTexts
 from toolscout.synth.styles import STYLES, style_shares
 
 _FORMAT = 2
@@ -96,6 +96,7 @@ def synthesise(
     retriever_seen: TrainedOn | None = None,
     vectors: Floats | None = None,
     partial: Path | None = None,
+    completing: Completing | None = None,
     progress: Progress | None = None,
 ) -> SyntheticDataset:
     """Write requests for tools, and keep those that pass the filters.
@@ -105,14 +106,16 @@ def synthesise(
         on.
     vectors: the vectors of the tools' documents, by which similar tools are found.
     partial: a file that saves all written texts, from which the same call resumes; the caller removes it.
+    completing: what has the model write, where it is not this process.
     """
     if options.examples and writer.trained:
         raise BadRequest("what was trained to write requests is shown none; leave examples out")
     anchors = source.anchors(wanted)
     plan = _Plan(source, writer, options, vectors, anchors, progress)
     prompts_of = _Prompts(writer, options, source)
+    identity = plan.identity(source, writer)
     texts = SavedTexts(
-        writer.llm, options.temperature, options.max_tokens, partial, plan.identity(source, writer), options.chunk
+        writer.llm, options.temperature, options.max_tokens, partial, identity, options.chunk, completing
     )
     learned = (digest for one in writer.seen.splits for digest in one.requests)  # a model may repeat these
     judge = Filter(source.tools, [text for text, _ in source.requests()], learned)

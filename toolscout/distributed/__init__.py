@@ -1,0 +1,1 @@
+"""Work on many machines with Ray, which is imported inside functions alone."""
