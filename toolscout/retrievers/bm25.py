@@ -228,7 +228,10 @@ class Bm25(Retriever):
         terms = self._request_terms(latin_text(request) if scripts else request, ranking.scope.sees)
         terms += scripts._request_terms(request, ranking.scope.sees) if scripts else []
         rarest = sorted(terms, key=lambda term: -term.weight)
-        return [self._matched(tool_id, rarest, scripts) for tool_id in ids]
+        found = self._stems_of(ids) if terms else [frozenset[str]()] * len(ids)
+        if scripts:
+            found = [own | other for own, other in zip(found, scripts._stems_of(ids), strict=True)]
+        return [_matched(stems, rarest) for stems in found]
 
     def _request_terms(self, request: str, sees: Allowed | None) -> list[_Term]:
         """The words of a request, one for each stem."""
@@ -585,45 +588,44 @@ class Bm25(Retriever):
         both = [(tantivy.Occur.Must, only), (tantivy.Occur.Must, query)]
         return self._fetch(tantivy.Query.boolean_query(both), k)
 
-    def _matched(self, tool_id: str, terms: Sequence[_Term], scripts: _OtherScripts | None) -> tuple[Reason, ...]:
-        if not terms:
-            return ()
-        here = self._stems_of(tool_id)
-        here = here | scripts._stems_of(tool_id) if scripts else here
-        matched = [term for term in terms if term.stems & here]
-        if not matched:
-            return ()
-        share = sum(term.weight for term in matched) / sum(term.weight for term in terms)
-        return (MatchedWords(tuple(term.word for term in matched)[:_WORDS_EXPLAINED], round(share, 4)),)
-
-    def _stems_of(self, tool_id: str) -> frozenset[str]:
-        """The stems of a tool's document, cached by row: the document of a row never changes."""
-        row = self._rows.row(tool_id)
-        if row is None:
-            return frozenset()
-        if row in self._stems:
-            return self._stems[row]
-        stems = frozenset(self._analyzers["stems"].analyze(self._text_of(row)))
-        if not stems:
-            return stems
-        if len(self._stems) >= _STEMS_KEPT:
+    def _stems_of(self, ids: Sequence[str]) -> list[frozenset[str]]:
+        """The stems of the documents of some tools, cached by row: the document of a row never changes."""
+        rows = [self._rows.row(tool_id) for tool_id in ids]
+        found = {row: self._stems.get(row) for row in rows if row is not None}
+        texts = self._stored([row for row, stems in found.items() if stems is None], "words")
+        made = {row: frozenset(self._analyzers["stems"].analyze(text)) for row, text in texts.items() if text}
+        if len(self._stems) + len(made) > _STEMS_KEPT:
             self._stems = {}
-        self._stems[row] = stems
-        return stems
+        self._stems.update(made)
+        return [made.get(row) or found.get(row) or frozenset() for row in rows]
 
     def _text_of(self, row: int) -> str:
         """The document in a row; "" if it was removed."""
-        return self._stored(row, "words")
+        return self._stored([row], "words").get(row, "")
 
     def _expansion_of(self, row: int) -> str:
         """The expansion of the tool in a row; "" without one."""
-        return self._stored(row, "expansion") if self._expanded else ""
+        return self._stored([row], "expansion").get(row, "") if self._expanded else ""
 
-    def _stored(self, row: int, field: str) -> str:
+    def _stored(self, rows: Sequence[int], field: str) -> dict[int, str]:
+        """What is stored in a field of some rows, read in one search; rows that were removed are left out."""
+        if not rows:
+            return {}
         searcher = self._searcher
-        found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
-        values = searcher.doc(found[0][1])[field] if found else ()
-        return str(values[0]) if values else ""
+        each = [(tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "row", row)) for row in rows]
+        places = [place for _, place in searcher.search(tantivy.Query.boolean_query(each), len(rows), count=False).hits]
+        found = zip(searcher.fast_field_values("row", places), places, strict=True)
+        values = ((int(row or 0), searcher.doc(place)[field]) for row, place in found)
+        return {row: str(value[0]) for row, value in values if value}
+
+
+def _matched(stems: frozenset[str], terms: Sequence[_Term]) -> tuple[Reason, ...]:
+    """The words of a request that a document with these stems has, and their share of the request's weight."""
+    matched = [term for term in terms if term.stems & stems]
+    if not matched:
+        return ()
+    share = sum(term.weight for term in matched) / sum(term.weight for term in terms)
+    return (MatchedWords(tuple(term.word for term in matched)[:_WORDS_EXPLAINED], round(share, 4)),)
 
 
 class _OtherScripts(Bm25):
