@@ -597,7 +597,7 @@ class Bm25(Retriever):
         if len(self._stems) + len(made) > _STEMS_KEPT:
             self._stems = {}
         self._stems.update(made)
-        return [made.get(row) or found.get(row) or frozenset() for row in rows]
+        return [frozenset() if row is None else made.get(row) or found[row] or frozenset() for row in rows]
 
     def _text_of(self, row: int) -> str:
         """The document in a row; "" if it was removed."""

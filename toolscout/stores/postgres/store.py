@@ -64,6 +64,15 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
         """Return a number that changes with every commit of any process; it never waits for the server."""
         return self._server.stamp()
 
+    def size(self) -> int:
+        """Return how many bytes the tables of the schema have, with their indexes."""
+        query = """
+            SELECT COALESCE(sum(pg_total_relation_size(pg_class.oid)), 0) FROM pg_class
+            JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s AND relkind = 'r'
+        """
+        with self._server.reading() as db:
+            return int((db.execute(query, [self._server.address.schema]).fetchone() or (0,))[0])
+
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
         query = "SELECT number, vector_dims(vector) != width FROM vectors JOIN models ON models.id = model"

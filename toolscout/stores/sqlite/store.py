@@ -65,6 +65,11 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         """Return the folder beside the file for what is derived from this store, such as built indexes."""
         return self.path.with_name(self.path.name + ".index")
 
+    def size(self) -> int:
+        """Return how many bytes the file and its write-ahead log have."""
+        files = self.path, self.path.with_name(self.path.name + "-wal")
+        return sum(file.stat().st_size for file in files if file.exists())
+
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
         with self._files.reading() as db:
