@@ -32,6 +32,7 @@ from toolscout.search import encoder_fit, index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
+from toolscout.search.embedding_claims import CLAIMED_AT_ONCE, EmbeddingClaims
 from toolscout.search.encoder_choice import EncoderChoice, choose, previous, same_documents
 from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
@@ -349,20 +350,31 @@ class Scout:
                 return 0
             if switch:
                 self._copy_vectors(switch.encoder)
-            missing = self.store.missing_vectors(encoder.fingerprint, since=0 if switch else since)
-            if progress and missing:
-                progress("embedding", 0, len(missing))
+            estimate = self.count() if switch else self.not_embedded()
+
+            def ended() -> bool:
+                return self._closing.is_set() or (stopped is not None and stopped())
+
+            claims = EmbeddingClaims(self.store, encoder.fingerprint, 0 if switch else since, ended)
             try:
-                encoded = encode_documents(encoder, [text for _, text in missing])
-                for positions, vectors in batches(reported(encoded, len(missing), progress)):
-                    self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
-                    done += len(positions)
-                    self.refresh()
-                    if self._closing.is_set() or (stopped is not None and stopped()):
-                        return done
+                for missing in claims:
+                    total = max(done + len(missing), estimate if len(missing) == CLAIMED_AT_ONCE else 0)
+                    if progress:
+                        progress("embedding", done, total)
+                    encoded = claims.alive(encode_documents(encoder, [text for _, text in missing]))
+                    for positions, vectors in batches(reported(encoded, total, progress, done)):
+                        claims.put([missing[i][0] for i in positions], vectors)
+                        done += len(positions)
+                        self.refresh()
+                        if ended():
+                            return done
+                if ended():
+                    return done
             except EncoderUnavailable as error:
                 self._embedding_problem = str(error)
                 raise
+            finally:
+                claims.close()
             self._embedding_problem = ""
             if switch:
                 self._finish_switch(switch)

@@ -25,6 +25,7 @@ from toolscout.serving.gateway.config import parse_config
 from toolscout.serving.gateway.quarantine import Quarantine
 from toolscout.serving.gateway.server import Gateway, GatewayOptions
 from toolscout.serving.gateway.sources import BackendOptions, Backends
+from toolscout.stores.approvals import ApprovalFile
 
 SMALL = Path(__file__).with_name("small_server.py")
 RAW = Path(__file__).parents[1] / "catalogue" / "raw_server.py"
@@ -88,7 +89,7 @@ async def gateway(
     allow: tuple[str, ...] = (),
 ) -> AsyncIterator[Gateway]:
     """A gateway whose backends run and were tried once."""
-    held = Quarantine(quarantine) if quarantine else None
+    held = Quarantine(ApprovalFile(quarantine)) if quarantine else None
     config = parse_config(document, "test") if document else None
     with Scout.open(store, retriever) as scout:
         backends = Backends(scout, config, backend, held, allow)

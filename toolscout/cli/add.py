@@ -18,7 +18,7 @@ from toolscout.cli.common import (
     StoreOption,
     open_scout,
     plural,
-    store_path,
+    store_place,
 )
 from toolscout.errors import EncoderUnavailable, ToolscoutError
 
@@ -110,18 +110,18 @@ def add(
 
     written = read_expansions(expansions) if expansions else None  # first: a bad file stores nothing
     if written is not None and not sources and not ctx.meta[_COMMAND]:
-        _expand(store_path(ctx, store), written, embed, encoder)
+        _expand(store_place(ctx, store), written, embed, encoder)
         return
     given = _sources(sources or [], ctx.meta[_COMMAND])
     headers = {key: value.strip() for key, value in _pairs("--header", header or [], "=:").items()}
     variables = _pairs("--env", env or [], "=")
-    path = store_path(ctx, store)
+    place = store_place(ctx, store)
     failed = found = 0
     for source in given:
         options = ReadOptions(namespace, kind, keep_going, timeout, variables, headers)
         try:
             # With expansions, tools are embedded once these are there too.
-            added = _add(path, source, options, replace, sync, embed and written is None, encoder)
+            added = _add(place, source, options, replace, sync, embed and written is None, encoder)
         except ToolscoutError as error:
             if not keep_going or len(given) == 1:
                 raise
@@ -137,7 +137,7 @@ def add(
         output.note("no tools were found there")
         raise typer.Exit(NONE)
     if written is not None:
-        _expand(path, written, embed, encoder)
+        _expand(place, written, embed, encoder)
 
 
 def embed(
@@ -187,7 +187,7 @@ def _telling_memory(scout: Scout, report: Progress | None) -> Progress:
 
 
 def _add(
-    path: Path, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool, encoder: str | None
+    place: str, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool, encoder: str | None
 ) -> Added:
     from toolscout import catalogue
     from toolscout.scout import Added, Scout
@@ -198,16 +198,16 @@ def _add(
         if report:
             report("reading", 0, 0)
         if not embed:
-            with open_store(path) as store:
+            with open_store(place) as store:
                 tools = catalogue.read(source, options)
                 done = store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
                 large = store.count() >= WORTH_KEEPING
             if large:  # build the index now, so that no search has to wait for it
                 if report:
                     report("indexing", 0, 0)
-                Scout.open(path, encoder=encoder).close()
+                Scout.open(place, encoder=encoder).close()
             return Added(done, 0, tuple(options.problems))
-        with Scout.open(path, encoder=encoder) as scout:
+        with Scout.open(place, encoder=encoder) as scout:
             told = _telling_memory(scout, report)
             added = scout.add(source, options=options, replace=replace, sync=sync, progress=told)
             waiting = scout.words_only()
@@ -218,12 +218,12 @@ def _add(
     return added
 
 
-def _expand(path: Path, expansions: Mapping[str, Expansion], embed: bool, encoder: str | None) -> None:
+def _expand(place: str, expansions: Mapping[str, Expansion], embed: bool, encoder: str | None) -> None:
     """Put expansions beside the tools of a catalogue, and say what became of them."""
     from toolscout.scout import Scout
     from toolscout.stores import open_store
 
-    with open_store(path) as store:
+    with open_store(place) as store:
         done = store.set_expansions(expansions)
     stored = f"{plural(done.changed, 'expansion')} stored, {done.unchanged:,} unchanged"
     output.write(f"{stored}; catalogue version {done.version}")
@@ -235,7 +235,7 @@ def _expand(path: Path, expansions: Mapping[str, Expansion], embed: bool, encode
     if done.unknown:
         output.note(f"{plural(done.unknown, 'expansion')} left out: there is no such tool here")
     if embed:
-        with output.progress() as report, Scout.open(path, encoder=encoder) as scout:
+        with output.progress() as report, Scout.open(place, encoder=encoder) as scout:
             try:
                 scout.embed(report)
             except EncoderUnavailable as error:

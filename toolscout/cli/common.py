@@ -29,7 +29,7 @@ MAX_INPUT_CHARS = 100_000
 
 Listed = Literal["table", "json"]
 StoreOption = Annotated[
-    Path | None, typer.Option("--store", metavar="PATH", help="The catalogue file, as the global option.")
+    str | None, typer.Option("--store", metavar="PATH|URL", help="The catalogue, as the global option.")
 ]
 RetrieverOption = Annotated[
     str | None,
@@ -119,7 +119,7 @@ IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Too
 class Globals:
     """The global options: those written before the command's name."""
 
-    store: Path = Path(DEFAULT_STORE)
+    store: str = DEFAULT_STORE
     debug: bool = False
 
 
@@ -143,36 +143,41 @@ class Group(TyperGroup):
             raise typer.Exit(BROKEN) from None
 
 
-def store_path(ctx: typer.Context, given: Path | None) -> Path:
-    """Return the catalogue's path: the command's --store, else the global one. Raises StoreError for a URL."""
+def store_place(ctx: typer.Context, given: str | None) -> str:
+    """Return where the catalogue is, a path or a URL: the command's --store, else the global one.
+
+    Raises StoreError for a URL of no kind of store.
+    """
     from toolscout.stores import check_place
 
-    path = given or (ctx.obj.store if isinstance(ctx.obj, Globals) else Path(DEFAULT_STORE))
-    check_place(path)
-    return path
+    place = given or (ctx.obj.store if isinstance(ctx.obj, Globals) else DEFAULT_STORE)
+    check_place(place)
+    return place
 
 
-def existing_path(ctx: typer.Context, given: Path | None) -> Path:
-    """Return the catalogue's path as store_path does; raises StoreError where no catalogue exists there."""
-    path = store_path(ctx, given)
-    if not path.exists():
+def existing_place(ctx: typer.Context, given: str | None) -> str:
+    """Return where the catalogue is, as store_place does; raises StoreError where no file is there."""
+    from toolscout.stores import may_exist
+
+    place = store_place(ctx, given)
+    if not may_exist(place):
         raise StoreError(
-            f"there is no catalogue at {path}; make one with: toolscout add SOURCE, or name it with --store"
+            f"there is no catalogue at {place}; make one with: toolscout add SOURCE, or name it with --store"
         )
-    return path
+    return place
 
 
-def open_store(ctx: typer.Context, given: Path | None) -> Store:
+def open_store(ctx: typer.Context, given: str | None) -> Store:
     """Open the catalogue's store without building a search index; raises StoreError where there is none."""
-    path = existing_path(ctx, given)
+    place = existing_place(ctx, given)
     from toolscout import stores
 
-    return stores.open_store(path)
+    return stores.open_store(place)
 
 
 def open_scout(
     ctx: typer.Context,
-    given: Path | None,
+    given: str | None,
     retriever: str | None = None,
     settings: Sequence[str] = (),
     parts: Sequence[str] = (),
@@ -184,10 +189,10 @@ def open_scout(
 
     Raises StoreError where there is no catalogue.
     """
-    path = existing_path(ctx, given)
+    place = existing_place(ctx, given)
     from toolscout.scout import Scout
 
-    return Scout.open(path, retriever_to_open(retriever, rerank, settings, parts), encoder=encoder, level=level)
+    return Scout.open(place, retriever_to_open(retriever, rerank, settings, parts), encoder=encoder, level=level)
 
 
 def retriever_to_open(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import existing_path, plural
+from toolscout.cli.common import existing_place, plural
 
 
 def copy(
     ctx: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="FROM", help="The catalogue to copy.")],
-    target: Annotated[Path, typer.Argument(metavar="TO", help="Where to: a new catalogue, or a copy that stopped.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The catalogue to copy: a file, or postgresql://…")],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="Where to: a new file or schema, or a copy that stopped.")
+    ],
 ) -> None:
     """Copy tools, aliases, expansions, vectors, permissions, keys and feedback to another catalogue; compare both.
 
@@ -25,7 +26,7 @@ def copy(
     from toolscout.stores import copying
 
     with (
-        stores.open_store(existing_path(ctx, source)) as first,
+        stores.open_store(existing_place(ctx, source)) as first,
         stores.open_store(target) as second,
         output.progress() as report,
     ):

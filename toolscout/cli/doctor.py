@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from toolscout.cli import output
-from toolscout.cli.common import NONE, StoreOption, plural, store_path
+from toolscout.cli.common import NONE, StoreOption, plural, store_place
 from toolscout.errors import MissingEncoder, ToolscoutError
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?[^;]*(?:;.*extra\s*==\s*[\"']([^\"']+)[\"'])?")
@@ -44,7 +44,7 @@ def doctor(ctx: typer.Context, store: StoreOption = None) -> None:
     made = output.table("part", "state", "what was found", grow="what was found")
     remedies: list[str] = []
     broken = False
-    for finding in _findings(store_path(ctx, store)):
+    for finding in _findings(store_place(ctx, store)):
         made.add_row(finding.part, output.shown(finding.state, _STYLES[finding.state]), output.shown(finding.about))
         remedies += [f"{finding.part}: {line}" for line in finding.remedy]
         broken |= finding.state == "broken"
@@ -60,7 +60,7 @@ def doctor(ctx: typer.Context, store: StoreOption = None) -> None:
         raise typer.Exit(NONE)
 
 
-def _findings(store: Path) -> Iterator[Finding]:
+def _findings(store: str) -> Iterator[Finding]:
     from toolscout import __version__
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -141,20 +141,20 @@ def _encoder() -> tuple[Finding, str]:
     return Finding("encoder", "ok", about), encoder.fingerprint
 
 
-def _store(path: Path, fingerprint: str) -> Finding:
-    from toolscout.stores import open_store
+def _store(place: str, fingerprint: str) -> Finding:
+    from toolscout.stores import may_exist, open_store, shown
 
-    if not path.exists():
-        return Finding("catalogue", "missing", f"there is none at {path}", ("toolscout add SOURCE",))
+    if not may_exist(place):
+        return Finding("catalogue", "missing", f"there is none at {place}", ("toolscout add SOURCE",))
     try:
-        with open_store(path) as store:
+        with open_store(place) as store:
             store.check()
             namespaces, version = store.namespaces(), store.version()
             waiting = len(store.missing_vectors(fingerprint)) if fingerprint else 0
     except ToolscoutError as error:
         return Finding("catalogue", "broken", str(error))
     tools = plural(sum(namespaces.values()), "tool")
-    about = f"{path}: version {version}, {tools} in {plural(len(namespaces), 'namespace')}, undamaged"
+    about = f"{shown(place)}: version {version}, {tools} in {plural(len(namespaces), 'namespace')}, undamaged"
     if not fingerprint:
         return Finding("catalogue", "ok", f"{about}; all found by words only")
     remedy = ("toolscout embed",) if waiting else ()

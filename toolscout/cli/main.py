@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,8 +56,13 @@ log_app = typer.Typer(no_args_is_help=True, help="What was recorded of requests 
 def options(
     ctx: typer.Context,
     store: Annotated[
-        Path, typer.Option(envvar="TOOLSCOUT_STORE", metavar="PATH", help="The catalogue: one file.")
-    ] = Path(DEFAULT_STORE),
+        str,
+        typer.Option(
+            envvar="TOOLSCOUT_STORE",
+            metavar="PATH|URL",
+            help="The catalogue: one file, or a PostgreSQL database (postgresql://host/database).",
+        ),
+    ] = DEFAULT_STORE,
     durable: Annotated[
         bool,
         typer.Option(

@@ -25,7 +25,7 @@ from toolscout.cli.common import (
     plural,
     reranker_or_default,
     retriever_to_open,
-    store_path,
+    store_place,
 )
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, UnknownTool
@@ -93,13 +93,13 @@ def mcp(
     found = gateway_config.read_config(config) if config else gateway_config.GatewayConfig()
     for problem in found.problems:
         output.note(problem)
-    path = store_path(ctx, store)
+    place = store_place(ctx, store)
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
-    with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder, level=level) as scout:
+    with output.logged(logging.INFO, *loggers), Scout.open(place, named, encoder=encoder, level=level) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
-        held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
+        held = holding.Quarantine(scout.store.approvals()) if quarantine else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))
         options = GatewayOptions(pins=tuple(pin or ()), key=key)
         gateway = Gateway(access, backends, options, Audit(audit))
@@ -128,15 +128,20 @@ def approve(
     What is approved is what was shown. An ID alone shows the change and asks; with its digest nothing is asked. A tool
     that has changed again meanwhile stays held.
     """
-    from toolscout.serving.gateway.quarantine import Quarantine, quarantine_path
+    from toolscout import stores
+    from toolscout.serving.gateway.quarantine import Quarantine
+    from toolscout.stores.sqlite.store import approvals_path
 
-    path = quarantine_path(store_path(ctx, store))
-    if ids and not path.exists():
-        raise BadRequest(f"nothing is held back: there is no {path.name}; it is made by: toolscout mcp --quarantine")
-    if not path.exists():
+    place = store_place(ctx, store)
+    path = None if stores.is_url(place) else approvals_path(Path(place))
+    if path is not None and not path.exists():
+        if ids:
+            raise BadRequest(
+                f"nothing is held back: there is no {path.name}; it is made by: toolscout mcp --quarantine"
+            )
         output.note("no tool waits for approval")
         raise typer.Exit(NONE)
-    with closing(Quarantine(path)) as record:
+    with stores.open_store(place) as opened, closing(Quarantine(opened.approvals())) as record:
         waiting = record.held()
         chosen = dict(_waiting(word, waiting) for word in ids or ())
         unseen = [one for one, seen in chosen.items() if not seen] if ids else waiting

@@ -33,7 +33,7 @@ def need_data(
     ],
     out: OutOption,
     catalogue: Annotated[
-        Path | None, typer.Option(metavar="STORE", help="Compare with the tools of this catalogue.")
+        str | None, typer.Option(metavar="STORE", help="Compare with the tools of this catalogue.")
     ] = None,
     data: Annotated[
         str | None,
@@ -81,14 +81,14 @@ def need_data(
     output.note(f"{plural(splits.total(), 'prompt')} ({counts}) in {out}", label="written")
 
 
-def _of_store(path: Path, encoder: Encoder, report: Progress | None) -> EncodedCatalogue:
+def _of_store(place: str, encoder: Encoder, report: Progress | None) -> EncodedCatalogue:
     from toolscout import stores
     from toolscout.errors import StoreError
     from toolscout.evaluation.hard_negatives import catalogue_of
 
-    if not path.exists():
-        raise StoreError(f"there is no catalogue at {path}; make one with: toolscout add SOURCE")
-    with stores.open_store(path) as store:
+    if not stores.may_exist(place):
+        raise StoreError(f"there is no catalogue at {place}; make one with: toolscout add SOURCE")
+    with stores.open_store(place) as store:
         tools = list(store.tools())
         known = store.vectors(encoder.fingerprint, [tool.digest() for tool in tools])
     return catalogue_of(tools, known, {}, encoder, report)

@@ -26,7 +26,7 @@ from toolscout.cli.common import (
     RerankOption,
     RetrieverOption,
     StoreOption,
-    existing_path,
+    existing_place,
     print_measurements,
     retriever_to_open,
 )
@@ -119,13 +119,13 @@ def serve(
         results=results,
         private=tuple(allow_private or ()),
     )
-    path, token = existing_path(ctx, store), _token()
+    place, token = existing_place(ctx, store), _token()
     _share_heaps()
     with ExitStack() as opened, _logs_and_signals():
         chosen = retriever_to_open(retriever, rerank)
-        scout = opened.enter_context(PacedScout.open(path, chosen, encoder=encoder, level=level))
+        scout = opened.enter_context(PacedScout.open(place, chosen, encoder=encoder, level=level))
         others = {
-            name: opened.enter_context(Scout.open(path, name, encoder=encoder, level=level)) for name in compare or ()
+            name: opened.enter_context(Scout.open(place, name, encoder=encoder, level=level)) for name in compare or ()
         }
         access = Access(scout, loopback=options.loopback, token=token)
         if not options.loopback and not access.has_keys():
@@ -164,9 +164,9 @@ def bench_serve(
         rates = tuple(float(part) for part in curve.split(",") if part)
     except ValueError:
         raise typer.BadParameter("give numbers with commas between them", param_hint="--curve") from None
-    path, method = existing_path(ctx, store), retriever or DEFAULT_RETRIEVER
+    place, method = existing_place(ctx, store), retriever or DEFAULT_RETRIEVER
     plan = serving_load.ServingPlan(
-        path, method, data, rate, seconds, writes, rates, storm=storm, encoder=encoder or ""
+        place, method, data, rate, seconds, writes, rates, storm=storm, encoder=encoder or ""
     )
     with output.progress() as report:
         print_measurements(serving_load.measure(plan, report), json)

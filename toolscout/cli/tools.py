@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -105,7 +104,7 @@ def remove(
     output.write(f"{plural(removed, 'tool')} removed; catalogue version {version}")
 
 
-def _remove_expansions(ctx: typer.Context, store: Path | None, ids: list[str] | None, namespace: str | None) -> None:
+def _remove_expansions(ctx: typer.Context, store: str | None, ids: list[str] | None, namespace: str | None) -> None:
     with open_store(ctx, store) as opened:
         if ids:
             opened.get(ids)  # raises UnknownTool where one is not there

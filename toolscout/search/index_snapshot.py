@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -336,7 +335,7 @@ def _has_feedback(store: Store, number: int) -> bool:
 class AssignedIds:
     """Saves the ids that a model assigned to the tools of a store, so that it assigns the same when opened again.
 
-    A tool whose document has changed gets a new id. Each change appends a line to a file, which processes that share a
+    A tool whose document has changed gets a new id. Each change appends a line to a log, which processes that share a
     catalogue all write and read; the last line of a tool counts.
     """
 
@@ -345,14 +344,14 @@ class AssignedIds:
         made = hashlib.blake2b(digest_size=16)
         for path in sorted(model.rglob("model.json")):  # a hybrid's parts have one each
             made.update(path.read_bytes())
-        self._file = folder(store.index_folder(), "ids") / f"{made.hexdigest()}.jsonl"
+        self._log = store.line_log(f"ids/{made.hexdigest()}")
         self._parts = [part for part in _parts(retriever) if part.gives_ids]
         self._digests: dict[str, str] = {}
         self._versions: list[int] = []
         self._kept: dict[_Key, _Id] = {}
         self._own: set[_Key] = set()
-        self._inode, self._read = -1, 0
-        if not self._parts or not (self._file.is_file() or self._import_old_file()):
+        old = folder(store.index_folder(), "ids") / f"{made.hexdigest()}.json"
+        if not self._parts or not (self._log.exists() or self._import_old_file(old)):
             return
         lines = self._read_new_lines()
         now = {one.id: one.digest() for _, one in store.documents(0) if one is not None}
@@ -375,7 +374,6 @@ class AssignedIds:
         versions = [part.ids_version for part in self._parts]
         if versions == self._versions:
             return
-        self._versions = versions
         given = {
             (place, key): (self._digests.get(key, ""), own)
             for place, part in enumerate(self._parts)
@@ -386,30 +384,21 @@ class AssignedIds:
         changed |= dict.fromkeys(sorted(self._own - given.keys()))
         with suppress(OSError):  # as an index: where it cannot be kept it is built again
             if changed:
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                with self._file.open("ab") as opened:
-                    opened.write("".join(_line(key, own) for key, own in changed.items()).encode())
+                self._log.append([_line(key, own) for key, own in changed.items()])
             for key in self._own - given.keys():
                 self._kept.pop(key, None)
             self._kept |= given
-            self._own = set(given)
+            self._own, self._versions = set(given), versions
 
     def _read_new_lines(self) -> int:
         """Read the lines added since the last call; returns how many there were."""
-        with suppress(OSError), self._file.open("rb") as opened:
-            inode = os.fstat(opened.fileno()).st_ino
-            if inode != self._inode:
-                self._inode, self._read = inode, 0
-            opened.seek(self._read)
-            lines = opened.read().split(b"\n")
-            self._read = opened.tell() - len(lines[-1])  # that one may not be written to its end
-            for key, own in filter(None, map(_parse_line, lines)):
-                if own is None:
-                    self._kept.pop(key, None)
-                else:
-                    self._kept[key] = own
-            return len(lines)
-        return 0
+        lines = self._log.read_new()
+        for key, own in filter(None, map(_parse_line, lines)):
+            if own is None:
+                self._kept.pop(key, None)
+            else:
+                self._kept[key] = own
+        return len(lines)
 
     def _recall(self, ids: Mapping[_Key, _Id], now: Mapping[str, str]) -> None:
         for place, part in enumerate(self._parts):
@@ -417,30 +406,26 @@ class AssignedIds:
             if own:
                 part.recall_ids(own)
 
-    def _import_old_file(self) -> bool:
-        """Convert a file of the older format to lines; returns whether there is a file now."""
-        old = self._file.with_suffix(".json")
+    def _import_old_file(self, old: Path) -> bool:
+        """Convert a file of the older format to lines; returns whether there are any now."""
         with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             for place, ids in enumerate(json.loads(old.read_text())):
                 for key, (digest, *own) in ids.items():
                     self._kept[place, str(key)] = str(digest), tuple(map(int, own))
             self._rewrite()
             old.unlink()
-        return self._file.is_file()
+        return self._log.exists()
 
     def _rewrite(self) -> None:
-        beside = self._file.with_name(f"{self._file.name}.{os.getpid()}.{threading.get_ident()}")
-        with suppress(OSError):
-            beside.write_text("".join(_line(key, own) for key, own in self._kept.items()))
-            beside.replace(self._file)
+        self._log.replace([_line(key, own) for key, own in self._kept.items()])
 
 
 def _line(key: _Key, own: _Id | None) -> str:
-    """A line with a tool's id, or without one if it lost it. It starts with a newline, in case a crash cut the last."""
-    return "\n" + json.dumps([*key, own[0], *own[1]] if own else [*key])
+    """A line with a tool's id, or without one if it lost it."""
+    return json.dumps([*key, own[0], *own[1]] if own else [*key])
 
 
-def _parse_line(line: bytes) -> tuple[_Key, _Id | None] | None:
+def _parse_line(line: str) -> tuple[_Key, _Id | None] | None:
     """Parse a line; None if it is damaged."""
     try:
         place, key, *own = json.loads(line)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 from toolscout.core.answer import Allowed
 from toolscout.core.scope import Scope
 from toolscout.core.tool import Listing
-from toolscout.errors import BadModel, DiskFull, MissingEncoder
+from toolscout.errors import BadModel, DiskFull, MissingEncoder, StoreUnavailable
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.search import index_snapshot
@@ -23,6 +25,8 @@ from toolscout.search.verdict import VerdictModel
 from toolscout.stores.base import Store
 
 _FOLLOWED_AT_ONCE = 100_000
+_RETRY_S = 1.0  # after the store could not be reached
+_LOG = logging.getLogger(__name__)
 
 
 class LiveIndex:
@@ -47,6 +51,7 @@ class LiveIndex:
         self._snapshot_problem = ""
         self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._stamp: int | None = None
+        self._retry_at = 0.0
         self._cursor = 0
         self._fit_options: FitOptions | None = None
         self._verdict_model: VerdictModel | None = None
@@ -143,25 +148,35 @@ class LiveIndex:
     def refresh(self, wait: bool = True) -> None:
         """Apply what this or any other process has committed; cheap if that is nothing.
 
+        While the store cannot be reached, the state before is searched.
         `wait`: if another thread is doing so already, wait for it; otherwise go on with the state before.
         """
         if self.store.stamp() == self._stamp or not self._lock.acquire(blocking=wait or self._stamp is None):
             return
         try:
-            stamp, version = self.store.stamp(), self.version
-            encoder = self.encoder()
-            fingerprint = encoder.fingerprint if encoder else ""
-            self._follow_tools(fingerprint)
-            self._follow_vectors(fingerprint)
-            self.feedback.follow()
-            if self._assigned_ids:
-                self._assigned_ids.keep()
-            # A large catalogue takes time to count: once for each state of its tools.
-            total = self._counts.get(None) if self.version == version else None
-            self._counts, self._principals = {} if total is None else {None: total}, {}
-            self._stamp = stamp
+            if time.monotonic() >= self._retry_at:
+                self._follow()
+        except StoreUnavailable as error:
+            if self._stamp is None:
+                raise
+            _LOG.warning("answers are of catalogue version %d for now: %s", self.version, error)
+            self._retry_at = time.monotonic() + _RETRY_S
         finally:
             self._lock.release()
+
+    def _follow(self) -> None:
+        stamp, version = self.store.stamp(), self.version
+        encoder = self.encoder()
+        fingerprint = encoder.fingerprint if encoder else ""
+        self._follow_tools(fingerprint)
+        self._follow_vectors(fingerprint)
+        self.feedback.follow()
+        if self._assigned_ids:
+            self._assigned_ids.keep()
+        # A large catalogue takes time to count: once for each state of its tools.
+        total = self._counts.get(None) if self.version == version else None
+        self._counts, self._principals = {} if total is None else {None: total}, {}
+        self._stamp = stamp
 
     def _follow_tools(self, fingerprint: str) -> None:
         if self.version == 0 and fingerprint:

@@ -34,9 +34,8 @@ def _check(stopped: Callable[[], bool] | None) -> None:
         raise StoreError("the add was stopped before its tools were stored; none of them is")
 
 
-def reported(encoded: Iterable[Encoded], total: int, progress: Progress | None) -> Iterator[Encoded]:
-    """The vectors, with their number reported."""
-    done = 0
+def reported(encoded: Iterable[Encoded], total: int, progress: Progress | None, done: int = 0) -> Iterator[Encoded]:
+    """The vectors, with their number reported, `done` before them included."""
     for positions, vectors in encoded:
         done += len(positions)
         if progress:

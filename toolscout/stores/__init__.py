@@ -10,9 +10,10 @@ from toolscout.stores.base import AddReport, Change, Store, VectorBatch
 from toolscout.stores.sqlite.connections import check_path
 from toolscout.stores.sqlite.store import SqliteStore
 
-__all__ = ["AddReport", "Change", "Store", "VectorBatch", "check_place", "is_url", "open_store", "store_exists"]
+__all__ = ["AddReport", "Change", "Store", "VectorBatch", "check_place", "is_url", "may_exist", "open_store", "shown"]
 
 _URL = re.compile(r"postgres(ql)?://")
+_SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:/\[\]]*)(:\d+)?(/[^:]*)?")
 _COLLAPSED = re.compile(r"postgres(ql)?:/(?!/)")
 
 
@@ -29,9 +30,20 @@ def check_place(place: str | Path) -> None:
         check_path(place)
 
 
-def store_exists(place: str | Path) -> bool:
-    """Return whether there may be a store at a place: for a path, whether the file is there."""
+def may_exist(place: str | Path) -> bool:
+    """Return whether there may be a store at a place: always for a URL; for a path, whether the file is there."""
     return is_url(place) or Path(place).exists()
+
+
+def shown(place: str | Path) -> str:
+    """Return a place as it may be printed: of a URL, what stands behind the user and the password."""
+    if not is_url(place):
+        return str(place)
+    base, _, query = str(place).partition("?")
+    _, at, rest = base.partition("://")[2].rpartition("@")
+    if (not at and "@" in query) or not _SERVER.fullmatch(rest):  # a password that was not escaped, perhaps
+        rest = "…"
+    return f"postgresql://{rest}"
 
 
 def open_store(place: str | Path, *, durable: bool | None = None) -> Store:

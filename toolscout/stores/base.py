@@ -16,6 +16,8 @@ from toolscout.core.cache_folder import cache_folder
 from toolscout.core.expansion import Expansion
 from toolscout.core.permissions import Key, Principal, Rules
 from toolscout.core.tool import Listing, Tool
+from toolscout.stores.approvals import Approvals
+from toolscout.stores.line_log import LineFile, LineLog
 
 ChangeKind = Literal["added", "changed", "removed"]
 
@@ -298,6 +300,29 @@ class Store(ABC):
     def index_folder(self) -> Path:
         """Return the folder of this machine for what is derived from this store, such as built indexes."""
         return cache_folder() / "indexes" / self.identity()
+
+    def line_log(self, name: str) -> LineLog:
+        """Return a log that all who use this store share; the name is one of a file."""
+        return LineFile(self.index_folder() / f"{name}.jsonl")
+
+    def claim_missing(self, fingerprint: str, limit: int, seconds: float, since: int = 0) -> list[tuple[str, str]]:
+        """Return what missing_vectors does, to be embedded by this process alone.
+
+        A store that several machines share returns at most `limit` texts that nobody else is embedding, and gives them
+        to others after so many seconds, unless `renew_claims` is called before. Others return all.
+        """
+        return self.missing_vectors(fingerprint, since=since)
+
+    def claimed_elsewhere(self, fingerprint: str, since: int = 0) -> bool:
+        """Return whether texts lack a vector that claim_missing did not give because others are embedding them."""
+        return False
+
+    def renew_claims(self, fingerprint: str, digests: Sequence[str], seconds: float) -> None:
+        """Keep claimed texts for so many seconds from now; with 0 give them back."""
+
+    @abstractmethod
+    def approvals(self) -> Approvals:
+        """Open the record of approved tool definitions that belongs to this store."""
 
     @abstractmethod
     def size(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from toolscout import stores
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_split
@@ -30,12 +31,10 @@ class SynthSource:
     @classmethod
     def open(cls, text: str) -> SynthSource:
         """Read a dataset (DATA: its tools alone; DATA:SPLIT: also that split), a store, or any source of tools."""
-        path = Path(text)
-        if path.is_file() and path.suffix == ".db":
-            from toolscout import stores
-
-            with stores.open_store(path) as store:
-                return _checked(cls(path.stem, list(store.tools())))
+        path, url = Path(text), stores.is_url(text)
+        if url or (path.is_file() and path.suffix == ".db"):
+            with stores.open_store(text) as store:
+                return _checked(cls("catalogue" if url else path.stem, list(store.tools())))
         try:
             _, folder, split = find_split(text)
         except BadDataset:

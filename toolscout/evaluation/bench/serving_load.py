@@ -27,6 +27,7 @@ from toolscout.errors import BadRequest, ToolscoutError
 from toolscout.evaluation.bench.http_client import Client, Tally, run_at_rate
 from toolscout.evaluation.row import RowDict, provenance
 from toolscout.search.progress import Progress
+from toolscout.stores import shown
 
 LIVE_NAMESPACE = "live"
 _LIVE = 100
@@ -43,7 +44,7 @@ class ServingPlan:
     server. `encoder`: the encoder that the server is told to use; "" is the one in use.
     """
 
-    store: Path
+    store: str
     retriever: str = "hybrid"
     data: str = "toollens"
     rate: float = 80.0
@@ -56,7 +57,7 @@ class ServingPlan:
 
     def command(self) -> str:
         """Return the command that repeats the measurement."""
-        words = ["toolscout", "--store", self.store.name, "bench", "serve", "--rate", f"{self.rate:g}"]
+        words = ["toolscout", "--store", Path(shown(self.store)).name, "bench", "serve", "--rate", f"{self.rate:g}"]
         words += ["--seconds", f"{self.seconds:g}", "--writes", f"{self.writes:g}", "--data", self.data]
         words += ["--curve", ",".join(f"{rate:g}" for rate in self.curve)] if self.curve else []
         words += ["--storm", f"{self.storm:g}"] if self.storm else []
@@ -106,7 +107,7 @@ def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[Row
             tools = int(values.pop("tools"))
             values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
             rounded = {key: float(f"{value:.5g}") for key, value in values.items()}
-            how = {"bench": kind, "tools": tools, "catalogue": plan.store.stem, "requests": data}
+            how = {"bench": kind, "tools": tools, "catalogue": Path(shown(plan.store)).stem, "requests": data}
             used = {"retriever": plan.retriever, "encoder": plan.encoder}
             yield {**how, **used, "values": rounded, "repeats": 1, "how": "over HTTP", **about}
 
@@ -124,7 +125,7 @@ def _steps(plan: ServingPlan) -> Iterator[tuple[str, str, float, float, float]]:
 @contextmanager
 def _server(plan: ServingPlan, token: str) -> Iterator[int]:
     """Run a server in a process of its own and yield its port; `token` allows changes to its catalogue."""
-    command = [sys.executable, "-m", "toolscout", "--store", str(plan.store), "serve", "--port", "0", "--rate", "0"]
+    command = [sys.executable, "-m", "toolscout", "--store", plan.store, "serve", "--port", "0", "--rate", "0"]
     process = subprocess.Popen(
         [*command, "--retriever", plan.retriever, *(["--encoder", plan.encoder] if plan.encoder else [])],
         stdout=subprocess.PIPE,

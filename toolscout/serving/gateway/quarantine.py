@@ -2,7 +2,7 @@
 
 The first definition of a tool is accepted. When later anything differs that a model or a person sees, or that decides
 what a call does, the tool is neither found nor called. A person approves the digest of exactly the definition that was
-shown, whatever the server sends a moment later. The record is a small database beside the catalogue.
+shown, whatever the server sends a moment later. The record belongs to the store.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import secrets
-import sqlite3
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from toolscout.core.tool import Tool
-from toolscout.errors import StoreError
+from toolscout.stores.approvals import ApprovalRows, Approvals
 
 # Characters stored of a tool's definition, to show what changed; and of each field of a longer definition.
 MAX_SAID_CHARS = 200_000
@@ -29,12 +25,6 @@ MAX_NAMESPACE_TOOLS = 50_000
 MAX_NAMESPACE_CHARS = 256 * 1024 * 1024
 DIGEST_CHARS = 12  # of a digest, as people see and type it
 
-# `approved` and `waiting` are digests; `said` is the approved definition, `says` the one that waits for approval.
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS tools (id TEXT PRIMARY KEY, approved TEXT, said TEXT, waiting TEXT, says TEXT)",
-    # Digests use a secret key, so that no server can search for two definitions whose digests begin alike.
-    "CREATE TABLE IF NOT EXISTS digest_key (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)",
-)
 # The version of the digest rule, written before each digest. Version 1 left out some fields and wrote no prefix.
 _RULE = "2:"
 _ABSENT = object()
@@ -59,81 +49,58 @@ class Held:
         return self.waiting.removeprefix(_RULE)[:DIGEST_CHARS]
 
 
-def quarantine_path(store: Path) -> Path:
-    """Return the path of the record for a catalogue."""
-    return store.with_name(store.name + ".approved")
-
-
 class Quarantine:
-    """The record of approved tools. Several processes may use it at once."""
+    """Decides by the record of approved tools which may be shown. Several processes may use one record at once."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the record; create it where there is none. Raises StoreError where that fails."""
-        self._lock = threading.Lock()
-        try:
-            self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
-            for statement in _SCHEMA:
-                self._db.execute(statement)
-            self._db.execute("INSERT OR IGNORE INTO digest_key VALUES (1, ?)", (secrets.token_bytes(32),))
-            self._key: bytes = self._db.execute("SELECT value FROM digest_key").fetchone()[0]
-        except sqlite3.Error as error:
-            raise StoreError(f"{path} cannot be opened: {error}; check the folder, or remove the file") from None
+    def __init__(self, record: Approvals) -> None:
+        """Use this record, which is closed with the quarantine."""
+        self._record = record
 
     def admitted(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that may be shown: those unchanged since their approval, and new ones, now approved."""
         admitted_tools: list[Tool] = []
         quotas: dict[str, _NamespaceQuota] = {}
-        with self._lock, self._db:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._record.changing() as rows:
             for tool in tools:
-                if self._admit(tool, quotas):
+                if self._admit(rows, tool, quotas):
                     admitted_tools.append(tool)
         for namespace in sorted(name for name, quota in quotas.items() if quota.exceeded):
             _log.warning("%s: the record of its tools is full; new ones are left out", namespace)
         return admitted_tools
 
-    def _admit(self, tool: Tool, quotas: dict[str, _NamespaceQuota]) -> bool:
+    def _admit(self, rows: ApprovalRows, tool: Tool, quotas: dict[str, _NamespaceQuota]) -> bool:
         """Record a tool's definition and return whether it may be shown."""
         fields = _reviewed_fields(tool)
         digest = self._digest(fields)
-        row = self._db.execute("SELECT approved, waiting FROM tools WHERE id = ?", (tool.id,)).fetchone()
-        approved, waiting = row or (None, None)
+        state = rows.state(tool.id)
+        approved, waiting = state or (None, None)
         if approved == digest:
-            if waiting is not None:  # its definition is the approved one again
-                self._db.execute("UPDATE tools SET waiting = NULL, says = NULL WHERE id = ?", (tool.id,))
+            if waiting is not None:
+                rows.forget_waiting(tool.id)
             return True
         if waiting == digest:
             return False
         if tool.namespace not in quotas:
-            quotas[tool.namespace] = self._quota(tool.namespace)
-        text = quotas[tool.namespace].stored_text(fields, new=row is None)
-        if row is None:
+            quotas[tool.namespace] = _NamespaceQuota(*rows.size(tool.namespace))
+        text = quotas[tool.namespace].stored_text(fields, new=state is None)
+        if state is None:
             if text is not None:
-                self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, text))
+                rows.accept(tool.id, digest, text)
             return text is not None
         if approved == _first_digest(tool):  # approved under version 1 of the rule
-            change = "UPDATE tools SET approved = ?, said = ?, waiting = NULL, says = NULL WHERE id = ?"
-            self._db.execute(change, (digest, text, tool.id))
+            rows.accept(tool.id, digest, text)
             return True
-        self._db.execute("UPDATE tools SET waiting = ?, says = ? WHERE id = ?", (digest, text, tool.id))
+        rows.hold(tool.id, digest, text)
         return False
 
     def _digest(self, fields: dict[str, Any]) -> str:
         text = json.dumps(fields, sort_keys=True, default=dict)
-        return _RULE + hashlib.blake2b(text.encode(), digest_size=16, key=self._key).hexdigest()
-
-    def _quota(self, namespace: str) -> _NamespaceQuota:
-        count = "SELECT count(*), sum(length(said)), sum(length(says)) FROM tools WHERE id >= ? AND id < ?"
-        tools, *chars = self._db.execute(
-            count, (f"{namespace}/", f"{namespace}0")
-        ).fetchone()  # "0" follows "/" in ASCII
-        return _NamespaceQuota(tools, sum(filter(None, chars)))
+        return _RULE + hashlib.blake2b(text.encode(), digest_size=16, key=self._record.key).hexdigest()
 
     def held(self) -> list[Held]:
         """Return the tools that wait for approval, sorted by id."""
-        with self._lock:
-            rows = self._db.execute("SELECT id, said, says, waiting FROM tools WHERE waiting IS NOT NULL ORDER BY id")
-            found = rows.fetchall()
+        with self._record.reading() as rows:
+            found = rows.held()
         return [
             Held(tool_id, *_differences(_stored_fields(said), _stored_fields(says)), waiting)
             for tool_id, said, says, waiting in found
@@ -141,33 +108,16 @@ class Quarantine:
 
     def approve(self, shown: Iterable[Held]) -> list[str]:
         """Approve these definitions; return the ids of tools that have changed again since, which stay held."""
-        changed: list[str] = []
-        with self._lock, self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            for one in shown:
-                done = self._db.execute(
-                    "UPDATE tools SET approved = waiting, said = says, waiting = NULL, says = NULL "
-                    "WHERE id = ? AND waiting = ?",
-                    (one.tool_id, one.waiting),
-                )
-                if done.rowcount == 0:
-                    changed.append(one.tool_id)
-            self._db.execute(f"PRAGMA user_version = {self._approvals() + 1}")
-        return changed
+        with self._record.changing(approving=True) as rows:
+            return [one.tool_id for one in shown if not rows.approve(one.tool_id, one.waiting)]
 
-    def stamp(self) -> tuple[int, ...]:
+    def stamp(self) -> int:
         """Return a value that changes when any process approves something."""
-        with self._lock:
-            return (self._approvals(),)
-
-    def _approvals(self) -> int:
-        """Return the number of approvals so far. Servers cannot change it, so they cannot cause needless updates."""
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        return self._record.stamp()
 
     def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._db.close()
+        """Close the record."""
+        self._record.close()
 
 
 class _NamespaceQuota:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import sqlite3
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from toolscout.catalogue.importers import functions
 from toolscout.core.addresses import Addresses
 from toolscout.core.targets import Place, place_of
 from toolscout.core.tool import Tool, clean_text
-from toolscout.errors import MissingExtra, ToolscoutError
+from toolscout.errors import MissingExtra, StoreError, ToolscoutError
 from toolscout.scout import Scout
 from toolscout.serving.gateway.config import GatewayConfig, Source
 from toolscout.serving.gateway.quarantine import Quarantine
@@ -262,7 +261,7 @@ class Backends:
                     for name in list(self._latest):
                         await self._store_tools(name)
                     seen = stamp
-            except sqlite3.Error as error:  # such as a lock of another process; held-back tools stay held back
+            except StoreError as error:  # such as a lock of another process; held-back tools stay held back
                 _log.error("the record of approved tools cannot be read: %s; it is tried again", error)
 
 

@@ -76,6 +76,8 @@ def read_address(url: str) -> Address:
             f"schema={own['schema']!r:.80} is no name of a schema here; use small letters, digits and _, beginning "
             "with a letter, 63 at most, and not pg_"
         )
+    if not re.fullmatch(r"[\d,]*", str(given.get("port", ""))):
+        raise StoreError(f"the URL of the store has a port that is no number; give one {_EXAMPLE}")
     parameters = _LIBPQ | {key: str(value) for key, value in given.items()}
     return Address(
         _shown(parameters, own["schema"]),

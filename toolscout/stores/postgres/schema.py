@@ -91,6 +91,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             source text NOT NULL,
             time text NOT NULL
         )""",
+        # What a gateway holds back. The key keeps servers from searching for two definitions with like digests.
+        """CREATE TABLE approvals (
+            id text COLLATE "C" PRIMARY KEY, approved text, said text, waiting text, says text
+        )""",
+        "CREATE TABLE approval_state (key bytea NOT NULL, approvals bigint NOT NULL)",
+        "INSERT INTO approval_state VALUES (uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()), 0)",
+        # Lines that servers append and read on from a number: ids that a model assigned to tools.
+        """CREATE TABLE lines (
+            number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, log text COLLATE "C" NOT NULL, line text NOT NULL
+        )""",
+        "CREATE INDEX lines_log ON lines (log, number)",
+        # Texts that a process is embedding; after `until` another one may take them.
+        """CREATE TABLE claims (
+            fingerprint text COLLATE "C", digest text COLLATE "C", until timestamptz NOT NULL,
+            PRIMARY KEY (fingerprint, digest)
+        )""",
     ),
 )
 

@@ -24,6 +24,8 @@ from toolscout.stores.postgres.errors import closed, store_errors
 # What is written under a lock of its own. Numbers that readers go on from are drawn under it too, so that they commit
 # in order: a reader would never see a lower one that commits later.
 TOOLS, VECTORS, FEEDBACK, ACCESS = "tools", "vectors", "feedback", "access"
+APPROVALS, LINES, CLAIMS = "approvals", "lines", "claims"
+_KINDS = (TOOLS, VECTORS, FEEDBACK, ACCESS, APPROVALS, LINES, CLAIMS)
 _PATIENCE_WHILE_DOWN = 0.5  # seconds that a call waits for a connection while the server is known to be away
 _MAX_IDLE = 120.0
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -49,7 +51,7 @@ class Server:
     def __init__(self, address: Address, synchronous_commit: bool) -> None:
         """Connect, and create or migrate the schema."""
         self.address = address
-        self._locks = {kind: threading.Lock() for kind in (TOOLS, VECTORS, FEEDBACK, ACCESS)}
+        self._locks = {kind: threading.Lock() for kind in _KINDS}
         self._mine = threading.local()
         self._closed = False
         connect = partial(Connection.to, address, synchronous_commit)

@@ -15,11 +15,15 @@ from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.core.expansion import with_expansion
 from toolscout.errors import CorruptStore
+from toolscout.stores.approvals import Approvals
 from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
+from toolscout.stores.line_log import LineLog
 from toolscout.stores.postgres.address import read_address
+from toolscout.stores.postgres.approvals import ApprovalTable
 from toolscout.stores.postgres.connection import Connection
+from toolscout.stores.postgres.line_table import LineTable
 from toolscout.stores.postgres.principals import PrincipalTables
-from toolscout.stores.postgres.server import FEEDBACK, VECTORS, Server
+from toolscout.stores.postgres.server import CLAIMS, FEEDBACK, VECTORS, Server
 from toolscout.stores.postgres.text import read, write
 from toolscout.stores.postgres.tools import ToolTables, stream
 from toolscout.stores.records import another_width, durable_by_default, in_half_precision, searched_expansion
@@ -27,6 +31,7 @@ from toolscout.stores.records import another_width, durable_by_default, in_half_
 _NETWORK_HALF = np.dtype(">f2")
 _HEADER = 2  # of a vector as the server sends it, in numbers of two bytes: its width, and nothing
 _MODEL = "(SELECT id FROM models WHERE fingerprint = %s)"
+_MODEL_NAMED = "(SELECT id FROM models WHERE fingerprint = %(model)s)"
 
 
 class PostgresStore(ToolTables, PrincipalTables, Store):
@@ -72,6 +77,14 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
         """
         with self._server.reading() as db:
             return int((db.execute(query, [self._server.address.schema]).fetchone() or (0,))[0])
+
+    def line_log(self, name: str) -> LineLog:
+        """Return a log that all servers over this store share."""
+        return LineTable(self._server, name)
+
+    def approvals(self) -> Approvals:
+        """Open the record of approved tool definitions, which all gateways over this store share."""
+        return ApprovalTable(self._server)
 
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
@@ -144,6 +157,7 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
                 ORDER BY position ON CONFLICT DO NOTHING
             """
             transaction.wrote = db.execute(statement, [model]).rowcount > 0
+            _forget_claims(db, fingerprint, digests)
 
     def missing_vectors(self, fingerprint: str, limit: int | None = None, since: int = 0) -> list[tuple[str, str]]:
         """Return (digest, text) of each text that this model has no vector for, of tools changed after `since`."""
@@ -159,6 +173,57 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
                     break
                 missing.setdefault(digest, with_expansion(text, searched_expansion(expansion)))
         return list(missing.items())
+
+    def claim_missing(self, fingerprint: str, limit: int, seconds: float, since: int = 0) -> list[tuple[str, str]]:
+        """Return texts without a vector that nobody else is embedding, which others leave alone for so many seconds.
+
+        A text that is embedded or claimed meanwhile is passed over: a claim ends in the transaction that stores the
+        vector, so whoever does not see the one sees the other.
+        """
+        query = f"""
+            WITH missing AS (
+                SELECT digest, text, expansion FROM tools WHERE version > %(since)s AND NOT EXISTS (
+                    SELECT 1 FROM vectors WHERE vectors.digest = tools.digest AND model = {_MODEL_NAMED}
+                ) AND NOT EXISTS (
+                    SELECT 1 FROM claims WHERE claims.digest = tools.digest AND fingerprint = %(model)s
+                    AND until > clock_timestamp()
+                ) ORDER BY id LIMIT %(limit)s FOR UPDATE OF tools SKIP LOCKED
+            ), claimed AS (
+                INSERT INTO claims (fingerprint, digest, until)
+                SELECT DISTINCT %(model)s, digest, clock_timestamp() + %(seconds)s * interval '1 second' FROM missing
+                ON CONFLICT (fingerprint, digest) DO UPDATE SET until = excluded.until
+                WHERE claims.until <= clock_timestamp() RETURNING digest
+            )
+            SELECT DISTINCT ON (digest) digest, text, expansion FROM missing JOIN claimed USING (digest)
+        """
+        values = {"since": since, "model": write(fingerprint), "limit": limit, "seconds": seconds}
+        with self._server.writing(CLAIMS, lock=False) as transaction:
+            rows = transaction.db.execute(query, values).fetchall()
+            transaction.wrote = False
+        return [(digest, with_expansion(text, searched_expansion(expansion))) for digest, text, expansion in rows]
+
+    def claimed_elsewhere(self, fingerprint: str, since: int = 0) -> bool:
+        """Return whether any text lacks a vector: after claim_missing gave none, others are embedding it."""
+        query = f"""
+            SELECT EXISTS (SELECT 1 FROM tools WHERE version > %s AND NOT EXISTS (
+                SELECT 1 FROM vectors WHERE vectors.digest = tools.digest AND model = {_MODEL}
+            ))
+        """
+        with self._server.reading() as db:
+            return bool((db.execute(query, [since, write(fingerprint)]).fetchone() or (False,))[0])
+
+    def renew_claims(self, fingerprint: str, digests: Sequence[str], seconds: float) -> None:
+        """Keep claimed texts for so many seconds from now; with 0 give them back."""
+        renew = """
+            UPDATE claims SET until = clock_timestamp() + %s * interval '1 second'
+            WHERE fingerprint = %s AND digest = ANY(%s)
+        """
+        with self._server.writing(CLAIMS, lock=False) as transaction:
+            if seconds > 0:
+                transaction.db.execute(renew, [seconds, write(fingerprint), list(digests)])
+            else:
+                _forget_claims(transaction.db, fingerprint, digests)
+            transaction.wrote = False
 
     def prune_vectors(self) -> int:
         """Delete the vectors of texts that no tool has any more, of all models; return their number."""
@@ -230,6 +295,11 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
             for number, request, used, rejected, tenant, source, time in stream(db, query, [after]):
                 lists = tuple(json.loads(used)), tuple(json.loads(rejected))
                 yield number, Example(read(request), *lists, read(tenant), read(source), datetime.fromisoformat(time))
+
+
+def _forget_claims(db: Connection, fingerprint: str, digests: Sequence[str]) -> None:
+    statement = "DELETE FROM claims WHERE fingerprint = %s AND digest = ANY(%s)"
+    db.execute(statement, [write(fingerprint), list(map(write, digests))])
 
 
 def _model(db: Connection, fingerprint: str, width: int) -> int:

@@ -15,6 +15,7 @@ from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.core.expansion import with_expansion
 from toolscout.errors import CorruptStore, DiskFull
+from toolscout.stores.approvals import ApprovalFile, Approvals
 from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
 from toolscout.stores.records import (
     HALF,
@@ -27,6 +28,11 @@ from toolscout.stores.records import (
 from toolscout.stores.sqlite.connections import Connections, check_path
 from toolscout.stores.sqlite.principals import PrincipalTables
 from toolscout.stores.sqlite.tools import ToolTables
+
+
+def approvals_path(path: Path) -> Path:
+    """Return where the approved tool definitions of the store at a path are recorded."""
+    return path.with_name(path.name + ".approved")
 
 
 class SqliteStore(ToolTables, PrincipalTables, Store):
@@ -69,6 +75,10 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         """Return how many bytes the file and its write-ahead log have."""
         files = self.path, self.path.with_name(self.path.name + "-wal")
         return sum(file.stat().st_size for file in files if file.exists())
+
+    def approvals(self) -> Approvals:
+        """Open the record of approved tool definitions, a file beside the store."""
+        return ApprovalFile(approvals_path(self.path))
 
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
