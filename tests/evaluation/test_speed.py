@@ -76,7 +76,8 @@ def test_indexing_is_timed_and_nothing_is_embedded_again(tmp_path: Path, source:
     values = measurements.index(lambda: opened(tmp_path / "store.db"), str(source), REQUESTS[0])
     assert 0 < values["first_answer_s"] <= values["index_s"]
     assert (values["again_embedded"], values["again_s"] > 0) == (0, True)
-    assert measurements.file_sizes_mb(tmp_path / "store.db")["store_mb"] > 0
+    with SqliteStore(tmp_path / "store.db") as store:
+        assert measurements.sizes_mb(store)["store_mb"] > 0
     with pytest.raises(BadModel, match="found nothing"):
         measurements.index(lambda: opened(tmp_path / "other.db"), str(source), "qqqq")
 

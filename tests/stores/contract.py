@@ -97,6 +97,11 @@ class StoreContract:
         assert store.add([]) == AddReport(0, 0, 0, 0, 0)
         store.check()
 
+    def test_size_grows_with_what_is_stored(self, store: Store) -> None:
+        before = store.size()
+        store.put_vectors("m", [f"digest {number}" for number in range(2000)], unit(2000, 256))
+        assert store.size() > before + 2000 * 256
+
     def test_gives_back_what_was_added(self, store: Store) -> None:
         assert store.add([FULL, tool("send")], "a.json") == AddReport(2, 0, 0, 0, 1)
         assert store.get(["mail/send", FULL.id, FULL.id]) == [tool("send"), FULL, FULL]

@@ -342,6 +342,14 @@ def bench(
         ),
     ] = True,
     encoder: EncoderOption = None,
+    server: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Keep the catalogues in this PostgreSQL database (postgresql://…), each in a schema of its own.",
+            show_default="SQLite files",
+        ),
+    ] = "",
     json: Annotated[Path | None, typer.Option(metavar="OUT", help="Append the rows to this .jsonl file.")] = None,
 ) -> None:
     """Measure index time, query time, memory and file sizes at several catalogue sizes."""
@@ -353,6 +361,8 @@ def bench(
     if json is not None:
         row.check_writable(json)
     folder = work or speed.default_work()
-    plan = speed.BenchPlan(speed.parse_sizes(sizes), repeats, folder, embed_timing, encoder=encoder or "")
+    plan = speed.BenchPlan(
+        speed.parse_sizes(sizes), repeats, folder, embed_timing, encoder=encoder or "", server=server
+    )
     with output.progress() as report:
         print_measurements(speed.bench(plan, output.note, report), json)

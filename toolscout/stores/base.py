@@ -428,6 +428,10 @@ class Store(ABC):
         """Return whether there is such a record."""
 
     @abstractmethod
+    def size(self) -> int:
+        """Return how many bytes the store takes on its disk, without what is built from it."""
+
+    @abstractmethod
     def check(self) -> None:
         """Read the whole store. Raises CorruptStore where it is damaged."""
 

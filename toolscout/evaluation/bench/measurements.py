@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -75,15 +75,14 @@ def memory_mb() -> Values:
     return {name: round(int(kilobytes[key][0]) / 1000, 1) for name, key in names.items() if key in kilobytes}
 
 
-def file_sizes_mb(path: Path) -> Values:
-    """Return the sizes in MB of the store with its write-ahead log, and of the index folder beside it."""
-    store = [path, path.with_name(path.name + "-wal")]
-    index = path.with_name(path.name + ".index").rglob("*")
-    return {"store_mb": _megabytes(store), "index_mb": _megabytes(index)}
+def sizes_mb(store: Store) -> Values:
+    """Return the sizes in MB of a store, and of the indexes of this machine that are built from it."""
+    files = (path.stat().st_size for path in store.index_folder().rglob("*") if path.is_file())
+    return {"store_mb": _megabytes(store.size()), "index_mb": _megabytes(sum(files))}
 
 
-def _megabytes(paths: Iterable[Path]) -> float:
-    return round(sum(path.stat().st_size for path in paths if path.is_file()) / 1e6, 2)
+def _megabytes(count: int) -> float:
+    return round(count / 1e6, 2)
 
 
 def index(open_scout: OpenScout, source: str, request: str, progress: Progress | None = None) -> Values:
@@ -116,7 +115,7 @@ def index(open_scout: OpenScout, source: str, request: str, progress: Progress |
     }
 
 
-def opening_times(path: Path, request: str, repeats: int) -> Values:
+def opening_times(path: str, request: str, repeats: int) -> Values:
     """Return the median seconds of opening a catalogue whose index is saved, and the memory that it takes.
 
     `open_s` is with the default retriever, `words_open_s` with bm25 alone, `command_s` a whole `toolscout search`
@@ -126,12 +125,12 @@ def opening_times(path: Path, request: str, repeats: int) -> Values:
     for name, label in ((DEFAULT_RETRIEVER, "open_s"), ("bm25", "words_open_s")):
         _open_and_close(path, name)  # saves the index where it is not saved yet
         values[label] = median(_seconds(partial(_open_and_close, path, name), repeats))
-    command = [sys.executable, "-m", "toolscout", "--store", str(path), "search", request]
+    command = [sys.executable, "-m", "toolscout", "--store", path, "search", request]
     values["command_s"] = median(_seconds(partial(subprocess.run, command, capture_output=True), repeats))
     return values | memory_mb()
 
 
-def _open_and_close(path: Path, retriever: str) -> None:
+def _open_and_close(path: str, retriever: str) -> None:
     Scout.open(path, retriever).close()
 
 

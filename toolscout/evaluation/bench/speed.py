@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from toolscout.evaluation.row import RowDict, provenance
 from toolscout.models.encoders.settings import VARIABLE as ENCODER_VARIABLE
 from toolscout.retrievers.dense import DenseOptions
 from toolscout.scout import Progress
+from toolscout.stores import is_url, open_store
 
 PUBLISHED = {464: "toollens", 46_587: "toolbench"}
 REQUEST_SETS = ("toollens", "toolbench")
@@ -81,7 +83,8 @@ class BenchPlan:
     """What to measure: catalogue sizes, repeats, and `asked` requests of each set.
 
     `work`: the folder that keeps prepared catalogues. `embed_timing`: embed all tools anew and time it. `encoder`: the
-    encoder to measure; "" is the default one.
+    encoder to measure; "" is the default one. `server`: the postgresql:// URL of a database to keep the catalogues in,
+    each in a schema of its own; "": SQLite files in the work folder.
     """
 
     sizes: tuple[int, ...]
@@ -90,11 +93,25 @@ class BenchPlan:
     embed_timing: bool = True
     asked: int = ASKED
     encoder: str = ""
+    server: str = ""
+
+    @property
+    def store(self) -> str:
+        """The kind of store that holds the catalogues, as rows name it; "" for SQLite."""
+        return "postgresql" if self.server else ""
+
+    def place(self, folder: Path) -> str:
+        """Return the path or URL of the catalogue that is prepared in a folder."""
+        if not self.server:
+            return str(folder / "store.db")
+        schema = "bench_" + re.sub(r"[^a-z0-9]+", "_", folder.name.lower())
+        return f"{self.server}{'&' if '?' in self.server else '?'}schema={schema}"
 
     def command(self) -> str:
         """Return the command that repeats the measurement."""
         words = ["toolscout", "bench", "--sizes", ",".join(map(str, self.sizes)), "--repeats", str(self.repeats)]
         words += [] if self.embed_timing else ["--no-embed-timing"]
+        words += ["--server", "postgresql://…"] if self.server else []  # without what the URL says of this machine
         return shlex.join(words + (["--encoder", self.encoder] if self.encoder else []))
 
 
@@ -150,6 +167,7 @@ def bench(plan: BenchPlan, note: Callable[[str], None], progress: Progress | Non
                 "values": {key: float(f"{value:.5g}") for key, value in values.items()},
                 "repeats": plan.repeats,
                 "encoder": plan.encoder,
+                **({"store": plan.store} if plan.store else {}),
                 "how": subject.how,
                 **about,
             }
@@ -180,45 +198,65 @@ def _measure_size(
 ) -> Iterator[tuple[str, dict[str, float]]]:
     plan.work.mkdir(parents=True, exist_ok=True)
     if subject.made_up:
-        path, prepared = _prepare_catalogue(plan, subject, requests, progress)
+        place, prepared = _prepare_catalogue(plan, subject, requests, progress)
         yield from prepared.items()
     else:
-        path = plan.work / subject.name / "store.db"
-        rounds = []
+        folder = plan.work / subject.name
+        place, rounds = plan.place(folder), []
         for _ in range(plan.repeats if subject.tools < _INDEX_ONCE_FROM else 1):
-            shutil.rmtree(path.parent, ignore_errors=True)
-            path.parent.mkdir(parents=True)
-            task = BenchTask("index", str(path), subject.source, cached=not plan.embed_timing, requests=requests)
+            _empty(folder, place)
+            task = BenchTask("index", place, subject.source, cached=not plan.embed_timing, requests=requests)
             rounds.append(_run_child(task, plan, subject, progress)["index"])
         values = {key: median(one[key] for one in rounds) for key in rounds[0]}
         if not plan.embed_timing:  # vectors came from the cache
             del values["index_s"]
         yield "index", values
-    task = BenchTask("open", str(path), repeats=plan.repeats, requests=requests)
+    task = BenchTask("open", place, repeats=plan.repeats, requests=requests)
     yield from _run_child(task, plan, subject, progress).items()
-    task = BenchTask("serve", str(path), repeats=plan.repeats, requests=requests)
+    task = BenchTask("serve", place, repeats=plan.repeats, requests=requests)
     yield from _run_child(task, plan, subject, progress).items()
     if subject.tools > DenseOptions().graph_above:
         name = next(iter(requests))
-        task = BenchTask("recall", str(path), requests={name: requests[name]})
+        task = BenchTask("recall", place, requests={name: requests[name]})
         yield f"recall {name}", _run_child(task, plan, subject, progress)["recall"]
 
 
 def _prepare_catalogue(
     plan: BenchPlan, subject: BenchCatalogue, requests: dict[str, list[str]], progress: Progress | None
-) -> tuple[Path, BenchValues]:
-    """Return the path of a synthetic catalogue and the times of making it; both are reused where they exist."""
-    folder = plan.work / f"{subject.name}-{subject.tools}-{synthetic_catalogue.RECIPE}.{DOCUMENT_VERSION}"
-    path, record = folder / "store.db", folder / "prepared.json"
+) -> tuple[str, BenchValues]:
+    """Return the place of a synthetic catalogue and the times of making it; both are reused where they exist."""
+    kind = f"{plan.store}-" if plan.store else ""
+    folder = plan.work / f"{kind}{subject.name}-{subject.tools}-{synthetic_catalogue.RECIPE}.{DOCUMENT_VERSION}"
+    place, record = plan.place(folder), folder / "prepared.json"
     if record.is_file():
         measured: BenchValues = json.loads(record.read_text())
-        return path, measured
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    task = BenchTask("prepare", str(path), subject.source, tools=subject.tools, requests=requests)
+        return place, measured
+    _empty(folder, place)
+    task = BenchTask("prepare", place, subject.source, tools=subject.tools, requests=requests)
     measured = _run_child(task, plan, subject, progress)
     record.write_text(json.dumps(measured))
-    return path, measured
+    return place, measured
+
+
+def _empty(folder: Path, place: str) -> None:
+    """Make the folder of a catalogue anew, and drop the schema that an earlier run has left in a database."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if is_url(place):
+        with open_store(place) as store:
+            shutil.rmtree(store.index_folder(), ignore_errors=True)
+        _drop_schema(place)
+
+
+def _drop_schema(url: str) -> None:
+    import psycopg
+    from psycopg import sql
+
+    from toolscout.stores.postgres.address import conninfo, read_address
+
+    address = read_address(url)
+    with psycopg.connect(conninfo(address), autocommit=True) as db:
+        db.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(address.schema)))
 
 
 def _run_child(task: BenchTask, plan: BenchPlan, subject: BenchCatalogue, progress: Progress | None) -> BenchValues:

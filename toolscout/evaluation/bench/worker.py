@@ -22,6 +22,7 @@ from toolscout.errors import BadModel
 from toolscout.evaluation.bench import measurements, synthetic_catalogue
 from toolscout.evaluation.vector_cache import cache_path, copy_vectors, tool_vectors
 from toolscout.scout import Scout
+from toolscout.stores import open_store
 from toolscout.stores.sqlite.store import SqliteStore
 
 BenchValues = dict[str, measurements.Values]
@@ -29,9 +30,10 @@ BenchValues = dict[str, measurements.Values]
 
 @dataclass(frozen=True, slots=True)
 class BenchTask:
-    """The task of a child process. `source`: what is added, or the folder of datasets for a synthetic catalogue.
+    """The task of a child process. `store`: the path or URL of the catalogue.
 
-    `requests`: texts by the name of their request set. `cached`: take vectors from the cache.
+    `source`: what is added, or the folder of datasets for a synthetic catalogue. `requests`: texts by the name of their
+    request set. `cached`: take vectors from the cache.
     """
 
     phase: Literal["index", "prepare", "open", "serve", "recall"]
@@ -49,7 +51,7 @@ class BenchTask:
 
 def run(task: BenchTask) -> BenchValues:
     """Run one task and return its values by measurement; raises BadModel or MissingEncoder without the encoder."""
-    path = Path(task.store)
+    path = task.store
     texts = next(iter(task.requests.values()), [])
     if task.phase == "index":
         return {"index": _index(task, path, texts[0])}
@@ -65,22 +67,22 @@ def run(task: BenchTask) -> BenchValues:
         return _serve(task, scout, opened)
 
 
-def _open(path: Path) -> Scout:
+def _open(path: str) -> Scout:
     scout = Scout.open(path)
     measurements.parts_of(scout)  # raises where the encoder is missing: a benchmark of bm25 alone would mislead
     return scout
 
 
-def _index(task: BenchTask, path: Path, request: str) -> measurements.Values:
+def _index(task: BenchTask, path: str, request: str) -> measurements.Values:
     with _open(path) as scout:
         fingerprint = measurements.parts_of(scout).encoder.fingerprint
     if task.cached:
-        with SqliteStore(cache_path()) as known, SqliteStore(path) as store:
+        with SqliteStore(cache_path()) as known, open_store(path) as store:
             copy_vectors(known, store, fingerprint, (tool.digest() for tool in catalogue.read(task.source)))
     values = measurements.index(lambda: _open(path), task.source, request, _report)
-    with SqliteStore(cache_path()) as known, SqliteStore(path) as store:
+    with SqliteStore(cache_path()) as known, open_store(path) as store:
         copy_vectors(store, known, fingerprint, (change.digest for change in store.changes(0)))
-    return values | measurements.file_sizes_mb(path)
+        return values | measurements.sizes_mb(store)
 
 
 def _serve(task: BenchTask, scout: Scout, open_s: float) -> BenchValues:
@@ -93,13 +95,13 @@ def _serve(task: BenchTask, scout: Scout, open_s: float) -> BenchValues:
     watch = measurements.watch_parts(scout)
     for name, requests in task.requests.items():
         measured[f"query {name}"] = measurements.queries(scout, watch, requests, task.repeats)
-    measured["memory"] = {"open_s": open_s, **measurements.memory_mb(), **measurements.file_sizes_mb(Path(task.store))}
+    measured["memory"] = {"open_s": open_s, **measurements.memory_mb(), **measurements.sizes_mb(scout.store)}
     measured["lookup"] = measurements.lookups(scout, task.repeats)
     measured["caller"] = measurements.callers(scout, next(iter(task.requests.values())), task.repeats)
     return measured
 
 
-def _prepare(task: BenchTask, path: Path, request: str) -> measurements.Values:
+def _prepare(task: BenchTask, path: str, request: str) -> measurements.Values:
     """Make a synthetic catalogue and time it. Its vectors are stored first, so that no tool is embedded."""
     base = synthetic_catalogue.base_tools(Path(task.source))[: task.tools]
     with _open(path) as scout:
@@ -114,9 +116,9 @@ def _prepare(task: BenchTask, path: Path, request: str) -> measurements.Values:
         answered = time.perf_counter()
         _report("linking", 0, 0)
         embedded = scout.embed()
-        linked = time.perf_counter()
+        linked, sizes = time.perf_counter(), measurements.sizes_mb(scout.store)
     values = {"store_s": stored - started, "first_answer_s": answered - started, "link_s": linked - answered}
-    return values | {"embedded": embedded} | measurements.file_sizes_mb(path)
+    return values | {"embedded": embedded} | sizes
 
 
 def _put_vectors(scout: Scout, fingerprint: str, base: Sequence[Tool], vectors: Floats, count: int) -> None:

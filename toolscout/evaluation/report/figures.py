@@ -184,7 +184,7 @@ def _cost(rows: Sequence[RowDict]) -> Figure:
     for title, curves in _BENCH.items():
         series = []
         for label, (bench, requests, name) in curves.items():
-            ours = [row for row in rows if not row.get("encoder")]
+            ours = [row for row in rows if not row.get("encoder") and not row.get("store")]
             chosen = [row for row in ours if (row["bench"], row["requests"]) == (bench, requests)]
             points = sorted((row["tools"], row["values"][name]) for row in chosen if row["values"].get(name))
             if points:

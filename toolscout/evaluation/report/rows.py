@@ -131,7 +131,7 @@ def read_folder(folder: Path) -> tuple[list[ResultLine], list[RowDict]]:
             (bench if is_bench else quality).append(row | {FILE: path})
     if not quality and not bench:
         raise BadDataset(f"{folder} has no rows in any .jsonl file; {_REMEDY.format(folder=folder)}")
-    return merge_seeds(quality), newest(bench, "bench", "tools", "requests", "encoder")
+    return merge_seeds(quality), newest(bench, "bench", "tools", "requests", "encoder", "store")
 
 
 _REMEDY = "write some with: toolscout evaluate DATA --json {folder}/rows.jsonl, or name the folder that has them"

@@ -171,4 +171,4 @@ def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
 
 
 def _column(row: RowDict) -> str:
-    return f"{row['tools']:,} tools" + (f", {row['encoder']}" if row.get("encoder") else "")
+    return ", ".join(filter(None, [f"{row['tools']:,} tools", row.get("encoder"), row.get("store")]))

@@ -73,6 +73,15 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
         """Return a number that changes with every commit of any process; it never waits for the server."""
         return self._server.stamp()
 
+    def size(self) -> int:
+        """Return how many bytes the tables of the schema have, with their indexes."""
+        query = """
+            SELECT COALESCE(sum(pg_total_relation_size(pg_class.oid)), 0) FROM pg_class
+            JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = %s AND relkind = 'r'
+        """
+        with self._server.reading() as db:
+            return int((db.execute(query, [self._server.address.schema]).fetchone() or (0,))[0])
+
     def line_log(self, name: str) -> LineLog:
         """Return a log that all servers over this store share."""
         return LineTable(self._server, name)

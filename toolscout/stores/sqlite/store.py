@@ -71,6 +71,11 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         """Return the folder beside the file for what is derived from this store, such as built indexes."""
         return self.path.with_name(self.path.name + ".index")
 
+    def size(self) -> int:
+        """Return how many bytes the file and its write-ahead log have."""
+        files = self.path, self.path.with_name(self.path.name + "-wal")
+        return sum(file.stat().st_size for file in files if file.exists())
+
     def approvals(self) -> Approvals:
         """Open the record of approved tool definitions, a file beside the store."""
         return ApprovalFile(approvals_path(self.path))
