@@ -81,6 +81,32 @@ def test_a_replica_follows_while_nobody_asks(url: str) -> None:
         assert until(lambda: scout._index.version == version, 5) < 1.0
 
 
+def test_answers_at_one_version_are_equal(url: str) -> None:
+    """While tools are added, each replica in its own portions, those that are at one version rank and score alike."""
+    words = ("send", "mail", "weather", "city", "flight", "seat", "book", "invoice", "search", "photo", "map", "price")
+    choice = random.Random(3)
+    requests = [" ".join(choice.sample(words, 3)) for _ in range(20)]
+
+    def answers(scout: Scout) -> tuple[int, int, list[list[tuple[str, float]]]]:
+        found = scout.search_many(requests, 5)
+        return found[0].version, found[0].words_only, [[(h.tool_id, h.score) for h in one.considered] for one in found]
+
+    with Scout.open(url) as first, Scout.open(url) as second:
+        first.embed()
+        compared = 0
+        for number in range(30):
+            text = " ".join(choice.choices(words, k=6))
+            first.add([tool("more", f"arrival_{number}", f"{text}.")])
+            if number % 3 == 2:  # the other one follows three changes at once
+                second.refresh()
+                mine, other = answers(first), answers(second)
+                assert mine == other
+                compared += 1
+        assert compared == 10
+        with Scout.open(url) as third:  # built from the store
+            assert answers(third) == answers(first)
+
+
 def test_kill_9_in_the_middle_of_everything(url: str, servers: Nursery) -> None:
     """Replicas are killed while all of them write: what was acknowledged is there, and no change is there by half."""
     replicas = [servers.start() for _ in range(4)]

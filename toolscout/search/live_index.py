@@ -184,8 +184,10 @@ class LiveIndex:
         self.feedback.follow()
         if self._assigned_ids:
             self._assigned_ids.keep()
-        # A large catalogue takes time to count: once for each state of its tools.
-        total = self._counts.get(None) if self.version == version else None
+        # A large catalogue takes time to count: once for each state of its tools, and not while a search waits.
+        total = self._counts.get(None)
+        if total is not None and self.version != version:
+            total = self.store.count()
         self._counts, self._principals = {} if total is None else {None: total}, {}
         self._stamp = stamp
 
