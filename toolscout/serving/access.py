@@ -11,11 +11,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example, Level
 from toolscout.core.permissions import Key, Rules, key_digest
@@ -275,7 +275,7 @@ class Access:
         if stamp == self._stamp or (self._stamp is not None and time.monotonic() < self._retry_at):
             return
         try:
-            access, stored = self._read() if self._stamp is None else self._reader.read(self._read)
+            stamp, access, stored = self._read() if self._stamp is None else self._reader.read(self._read)
         except StoreUnavailable:
             if self._stamp is None:
                 raise
@@ -291,10 +291,10 @@ class Access:
             self._access = access
         self._stamp = stamp
 
-    def _read(self) -> tuple[int, Sequence[Key]]:
-        """Return the number of the present state of keys, and the keys where they have changed."""
-        access = self._store.access()
-        return access, self._store.api_keys() if access != self._access else []
+    def _read(self) -> tuple[int, int, Sequence[Key]]:
+        """Return the stamp and the number of the present state of keys, and the keys where they have changed."""
+        stamp, access = self._store.stamp(), self._store.access()
+        return stamp, access, self._store.api_keys() if access != self._access else []
 
 
 class _Index:
@@ -326,7 +326,7 @@ class _Index:
         before = self.version
         try:
             read = partial(_listed, self._store, before)
-            changes = read() if self._stamp is None else self._reader.read(read)
+            stamp, changes = read() if self._stamp is None else self._reader.read(read)
         except StoreUnavailable:
             if self._stamp is None:
                 raise
@@ -388,20 +388,30 @@ class _Reader:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="toolscout-access")
+        self._running: Future[Any] | None = None
 
     def read(self, read: Callable[[], _T]) -> _T:
         """Return what `read` returns. Raises what it raises, and StoreUnavailable where it takes too long.
 
-        A database behind a network that stalls says nothing for seconds, and no search may wait for it.
+        A database behind a network that stalls says nothing for seconds, and no search may wait for it. What took too
+        long goes on, and the next call with the same question gets its result.
         """
+        running: Future[_T] = self._running or self._pool.submit(read)
+        self._running = running
         try:
-            return self._pool.submit(read).result(_PATIENCE_S)
+            found = running.result(_PATIENCE_S)
         except TimeoutError:
-            raise StoreUnavailable("the store does not answer; what was known is used") from None
+            if not running.done():
+                raise StoreUnavailable("the store does not answer; what was known is used") from None
+            raise
+        finally:
+            if running.done():
+                self._running = None
+        return found
 
 
-def _listed(store: Store, since: int) -> list[Change]:
-    return list(store.changes(since))
+def _listed(store: Store, since: int) -> tuple[int, list[Change]]:
+    return store.stamp(), list(store.changes(since))
 
 
 def _public_note(note: str) -> str:
