@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -105,6 +106,15 @@ def test_answers_at_one_version_are_equal(url: str) -> None:
         assert compared == 10
         with Scout.open(url) as third:  # built from the store
             assert answers(third) == answers(first)
+        for number in range(0, 30, 2):  # what is removed counts in word frequencies until an index is settled
+            first.remove([f"more/arrival_{number}"])
+        first._index.settle()
+        second.refresh()
+        second._index.settle()
+        with Scout.open(url) as third:
+            assert answers(first) == answers(second) == answers(third)
+            whole = [replace(one, notes=()) for one in first.search_many(requests, 5)]
+            assert whole == [replace(one, notes=()) for one in third.search_many(requests, 5)]
 
 
 def test_kill_9_in_the_middle_of_everything(url: str, servers: Nursery) -> None:
@@ -273,6 +283,20 @@ def test_a_migration_that_is_interrupted_goes_on(postgres: Postgres, monkeypatch
     assert postgres.sql(f"SELECT to_regclass('{name}.half')") == [(None,)]
     with Scout.open(url, "bm25") as scout:
         assert [hit.tool_id for hit in scout.search("was here before").considered] == ["base/old"]
+
+
+def test_clocks_that_differ(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims expire by the database's clock, and versions are numbers: a machine may live in another year."""
+    with open_store(url) as store, open_store(url) as other:
+        mine = store.claim_missing("m", 5, 60.0)
+        present = time.time
+        for skew in (-400 * 86400, 400 * 86400):
+            monkeypatch.setattr(time, "time", lambda skew=skew: present() + skew)
+            theirs = other.claim_missing("m", 100, 60.0)
+            assert not {digest for digest, _ in mine} & {digest for digest, _ in theirs}
+            other.add([tool("base", f"skewed_{skew}")])
+            assert [change.tool_id for change in store.changes(store.version() - 1)] == [f"base/skewed_{skew}"]
+        assert len(mine) == 5
 
 
 def test_two_versions_over_one_schema(postgres: Postgres, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
