@@ -70,6 +70,8 @@ _RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 # How often a server looks for changes of others, how long it rests after applying some, and how often it looks whether
 # its index should be saved.
 _LOOKED_EVERY_S, _REST_S, _SAVED_EVERY_S = 0.03, 0.2, 60.0
+# How long nothing has changed when an index is settled.
+_QUIET_S = 1.0
 _MANY = 1_000
 _log = logging.getLogger(__name__)
 Expansions = str | Path | Mapping[str, Expansion]
@@ -319,12 +321,15 @@ class Scout:
             self._follower.start()
 
     def _run_follower(self) -> None:
-        save_at = time.monotonic() + _SAVED_EVERY_S
+        save_at, quiet_at = time.monotonic() + _SAVED_EVERY_S, 0.0
         while not self._closing.wait(_LOOKED_EVERY_S):
             try:
                 if not self._index.current:
                     self.refresh()
                     self._closing.wait(_REST_S)  # one change costs the index about as much as ten
+                    quiet_at = time.monotonic() + _QUIET_S
+                elif time.monotonic() >= quiet_at:
+                    self._index.settle()
                 if time.monotonic() >= save_at:
                     self._index.save_snapshot()
                     save_at = time.monotonic() + _SAVED_EVERY_S

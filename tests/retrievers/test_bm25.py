@@ -119,3 +119,17 @@ def test_only_surely_misspelt_plain_words_are_mended() -> None:
         "wexyzer",
     ):
         assert retriever.corrected(kept, EVERYTHING) == kept
+
+
+def test_a_settled_index_scores_as_a_new_one() -> None:
+    tools = catalogue(300)
+    used, new = Bm25(), Bm25()
+    used.add(tools)
+    for start in range(0, 90, 10):
+        used.remove([tool.id for tool in tools[start : start + 10]])
+        used.add(tools[start : start + 10])
+    used.remove([tool.id for tool in tools[:20]])
+    new.add(tools[20:])
+    requests = [" ".join(WORDS[start : start + 3]) for start in range(0, 30, 3)]
+    used.settle()
+    assert [one.pairs for one in used.rank(requests, 10)] == [one.pairs for one in new.rank(requests, 10)]

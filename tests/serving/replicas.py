@@ -92,28 +92,22 @@ class Nursery:
         with self._lock:
             self._process.stdin.write(f"{url or self._url}\n".encode())
             self._process.stdin.flush()
-            pid = port = 0
+            # Both processes write to one pipe, so that their lines may touch.
+            started, listening = re.compile(rb"pid (\d+)\n"), re.compile(rb" at http://127.0.0.1:(\d+)/")
             end = time.monotonic() + 60
-            while not (pid and port):
-                assert time.monotonic() < end, "a server did not start"
-                line = self._line(end - time.monotonic())
-                if line.startswith("pid "):
-                    pid = int(line[4:])
-                elif match := re.search(r" at http://127.0.0.1:(\d+)/", line):
-                    port = int(match[1])
-            self._started.append(Replica(pid, port))
+            while not ((pid := started.search(self._read)) and (port := listening.search(self._read))):
+                assert time.monotonic() < end, f"a server did not start: {self._read!r}"
+                self._more(end - time.monotonic())
+            self._read = b""
+            self._started.append(Replica(int(pid[1]), int(port[1])))
             return self._started[-1]
 
-    def _line(self, seconds: float) -> str:
+    def _more(self, seconds: float) -> None:
         assert self._process.stdout is not None
-        while b"\n" not in self._read:
-            if not select.select([self._process.stdout], [], [], max(0.0, seconds))[0]:
-                return ""
+        if select.select([self._process.stdout], [], [], max(0.0, seconds))[0]:
             more = os.read(self._process.stdout.fileno(), 65536)
             assert more, "the process that starts servers ended"
             self._read += more
-        line, _, self._read = self._read.partition(b"\n")
-        return line.decode()
 
     def close(self) -> None:
         """Kill all."""

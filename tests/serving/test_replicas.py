@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -26,7 +27,7 @@ from toolscout.stores.postgres import schema
 pytestmark = pytest.mark.slow
 
 _NUMBERS = count()
-_KILLS = int(os.environ.get("TOOLSCOUT_KILLS", "200"))
+_KILLS = int(os.environ.get("TOOLSCOUT_KILLS", "50"))
 _GONE = (OSError, http.client.HTTPException)
 
 
@@ -79,6 +80,41 @@ def test_a_replica_follows_while_nobody_asks(url: str) -> None:
         store.add([tool("late", f"arrival_{number}", "Came later.") for number in range(500)])
         version = store.version()
         assert until(lambda: scout._index.version == version, 5) < 1.0
+
+
+def test_answers_at_one_version_are_equal(url: str) -> None:
+    """While tools are added, each replica in its own portions, those that are at one version rank and score alike."""
+    words = ("send", "mail", "weather", "city", "flight", "seat", "book", "invoice", "search", "photo", "map", "price")
+    choice = random.Random(3)
+    requests = [" ".join(choice.sample(words, 3)) for _ in range(20)]
+
+    def answers(scout: Scout) -> tuple[int, int, list[list[tuple[str, float]]]]:
+        found = scout.search_many(requests, 5)
+        return found[0].version, found[0].words_only, [[(h.tool_id, h.score) for h in one.considered] for one in found]
+
+    with Scout.open(url) as first, Scout.open(url) as second:
+        first.embed()
+        compared = 0
+        for number in range(30):
+            text = " ".join(choice.choices(words, k=6))
+            first.add([tool("more", f"arrival_{number}", f"{text}.")])
+            if number % 3 == 2:  # the other one follows three changes at once
+                second.refresh()
+                mine, other = answers(first), answers(second)
+                assert mine == other
+                compared += 1
+        assert compared == 10
+        with Scout.open(url) as third:  # built from the store
+            assert answers(third) == answers(first)
+        for number in range(0, 30, 2):  # what is removed counts in word frequencies until an index is settled
+            first.remove([f"more/arrival_{number}"])
+        first._index.settle()
+        second.refresh()
+        second._index.settle()
+        with Scout.open(url) as third:
+            assert answers(first) == answers(second) == answers(third)
+            whole = [replace(one, notes=()) for one in first.search_many(requests, 5)]
+            assert whole == [replace(one, notes=()) for one in third.search_many(requests, 5)]
 
 
 def test_kill_9_in_the_middle_of_everything(url: str, servers: Nursery) -> None:
@@ -247,6 +283,20 @@ def test_a_migration_that_is_interrupted_goes_on(postgres: Postgres, monkeypatch
     assert postgres.sql(f"SELECT to_regclass('{name}.half')") == [(None,)]
     with Scout.open(url, "bm25") as scout:
         assert [hit.tool_id for hit in scout.search("was here before").considered] == ["base/old"]
+
+
+def test_clocks_that_differ(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims expire by the database's clock, and versions are numbers: a machine may live in another year."""
+    with open_store(url) as store, open_store(url) as other:
+        mine = store.claim_missing("m", 5, 60.0)
+        present = time.time
+        for skew in (-400 * 86400, 400 * 86400):
+            monkeypatch.setattr(time, "time", lambda skew=skew: present() + skew)
+            theirs = other.claim_missing("m", 100, 60.0)
+            assert not {digest for digest, _ in mine} & {digest for digest, _ in theirs}
+            other.add([tool("base", f"skewed_{skew}")])
+            assert [change.tool_id for change in store.changes(store.version() - 1)] == [f"base/skewed_{skew}"]
+        assert len(mine) == 5
 
 
 def test_two_versions_over_one_schema(postgres: Postgres, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

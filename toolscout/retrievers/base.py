@@ -235,6 +235,11 @@ class Retriever(ABC):
     def optimise(self) -> None:
         """Prepare for fast search where there are many vectors."""
 
+    def settle(self) -> None:
+        """Make scores those of an index that is built now: as if no tool had ever been removed or replaced."""
+        for part in self.parts:
+            part.settle()
+
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
         """For each request vector, the cosine of the most similar allowed tool; empty where there is none."""
         return np.empty(0, dtype=np.float32)

@@ -252,6 +252,16 @@ class Bm25(Retriever):
             stems = frozenset(s for term, _ in near for s in self._stems_in(term)) or stems
         return _Term(word, stems, _idf(frequency, self._counted_documents()))
 
+    def settle(self) -> None:
+        """Index the documents again if removed ones may still count in word frequencies."""
+        with self._lock:
+            if self._dead:
+                self._commit()
+            if self._deleted_count:
+                self._renew()
+        if self._scripts is not None:
+            self._scripts.settle()
+
     def save(self, folder: Path) -> None:
         """Write the engine's files, which never change once written, and the rows."""
         self.begin_save(folder)()

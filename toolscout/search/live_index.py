@@ -25,6 +25,8 @@ from toolscout.search.verdict import VerdictModel
 from toolscout.stores.base import Store
 
 _FOLLOWED_AT_ONCE = 100_000
+# Up to so many tools an index is settled within a fraction of a second.
+_SETTLED_UP_TO = 3_000
 _RETRY_S = 1.0  # after the store could not be reached
 _LOG = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class LiveIndex:
         self._snapshot_problem = ""
         self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._stamp: int | None = None
+        self._settled = 0
         self._retry_at = 0.0
         self._cursor = 0
         self._fit_options: FitOptions | None = None
@@ -184,8 +187,10 @@ class LiveIndex:
         self.feedback.follow()
         if self._assigned_ids:
             self._assigned_ids.keep()
-        # A large catalogue takes time to count: once for each state of its tools.
-        total = self._counts.get(None) if self.version == version else None
+        # A large catalogue takes time to count: once for each state of its tools, and not while a search waits.
+        total = self._counts.get(None)
+        if total is not None and self.version != version:
+            total = self.store.count()
         self._counts, self._principals = {} if total is None else {None: total}, {}
         self._stamp = stamp
 
@@ -232,6 +237,17 @@ class LiveIndex:
             self.retriever.take_vectors(dict(zip(batch.digests, batch.vectors, strict=True)))
             self._changed(pending - self.retriever.pending())
             self._cursor = batch.cursor  # behind it: what a model had no id for is tried again
+
+    def settle(self) -> None:
+        """Make answers those of an index that is built now, whatever changes led here. Nothing in large catalogues.
+
+        Servers over one store then answer alike, although each has applied the changes in portions of its own.
+        """
+        if self.version != self._settled and len(self.retriever) <= _SETTLED_UP_TO:
+            with self._lock:
+                self.retriever.settle()
+                self._settled = self.version
+            self.baseline.forget()
 
     # Snapshots.
 
@@ -307,6 +323,6 @@ class StoreIndex(LiveIndex):
 
     def _follow(self) -> None:
         stamp = self.store.stamp()
-        self.version = self.store.version()
+        self.version = self._settled = self.store.version()
         self._counts, self._principals = {}, {}
         self._stamp = stamp

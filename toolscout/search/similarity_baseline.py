@@ -81,6 +81,10 @@ class SimilarityBaseline:
         if baseline is not None:
             self._baselines.keep(None, _Baseline(self._retriever.changes(), baseline))
 
+    def forget(self) -> None:
+        """Measure again where anybody asks: what is kept may be of an earlier state."""
+        self._baselines.drop(lambda _: True)
+
     def prepare(self) -> None:
         """Encode the requests if that has not been done, so that no search has to wait for it."""
         with self._lock, suppress(EncoderUnavailable):

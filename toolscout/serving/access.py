@@ -8,19 +8,26 @@ from __future__ import annotations
 import hmac
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
+from typing import Any, TypeVar
 
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example, Level
 from toolscout.core.permissions import Key, Rules, key_digest
 from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, Forbidden, StoreUnavailable, Unauthorized, UnknownTool
 from toolscout.scout import Count, Scout, Search, checked_request
-from toolscout.stores.base import Store
+from toolscout.stores.base import Change, Store
 
 ANONYMOUS = "anonymous"
+# How long a request waits for a store that says nothing, and how long after that the next one asks it.
+_PATIENCE_S, _RETRY_S = 1.0, 5.0
+_T = TypeVar("_T")
 _WIDEST = 1 << 53  # beyond this, numbers in JSON lose digits in JavaScript
 _LONGEST_KEY = 512
 MAX_FEEDBACK_TOOLS = 100
@@ -69,6 +76,8 @@ class Access:
         self._keyed = False
         self._lock = threading.RLock()
         self._stamp: int | None = None
+        self._retry_at = 0.0
+        self._reader = _Reader()
         self._access: int | None = None
         self._keys: dict[str, list[Key]] = {}
         self._rules: dict[str, tuple[Rules, bool, str]] = {}
@@ -263,15 +272,16 @@ class Access:
     def _follow(self) -> None:
         """Reload keys, principals and grants where any process has changed them."""
         stamp = self._store.stamp()
-        if stamp == self._stamp:
+        if stamp == self._stamp or (self._stamp is not None and time.monotonic() < self._retry_at):
             return
         try:
-            access = self._store.access()
-            stored = self._store.api_keys() if access != self._access else []
+            stamp, access, stored = self._read() if self._stamp is None else self._reader.read(self._read)
         except StoreUnavailable:
             if self._stamp is None:
                 raise
-            return  # what was known goes on; a change of keys is heard of as soon as the store is back
+            # What was known goes on; a change of keys is heard of once the store is back.
+            self._retry_at = time.monotonic() + _RETRY_S
+            return
         if access != self._access:
             keys: dict[str, list[Key]] = {}
             for key in stored:
@@ -280,6 +290,11 @@ class Access:
             self._keyed = self._keyed or bool(keys)
             self._access = access
         self._stamp = stamp
+
+    def _read(self) -> tuple[int, int, Sequence[Key]]:
+        """Return the stamp and the number of the present state of keys, and the keys where they have changed."""
+        stamp, access = self._store.stamp(), self._store.access()
+        return stamp, access, self._store.api_keys() if access != self._access else []
 
 
 class _Index:
@@ -294,6 +309,8 @@ class _Index:
         self._store = store
         self._key = b""
         self._stamp: int | None = None
+        self._retry_at = 0.0
+        self._reader = _Reader()
         self.version = 0
         self.tools: dict[str, dict[str, int]] = {}
         self._sums: Counter[str] = Counter()
@@ -303,15 +320,17 @@ class _Index:
     def follow(self) -> None:
         """Read what has changed in the store since the last time."""
         stamp = self._store.stamp()
-        if stamp == self._stamp:
+        if stamp == self._stamp or (self._stamp is not None and time.monotonic() < self._retry_at):
             return
         self._key = self._key or self._store.identity().encode()
         before = self.version
         try:
-            changes = list(self._store.changes(before))
+            read = partial(_listed, self._store, before)
+            stamp, changes = read() if self._stamp is None else self._reader.read(read)
         except StoreUnavailable:
             if self._stamp is None:
                 raise
+            self._retry_at = time.monotonic() + _RETRY_S
             return
         for change in changes:
             namespace = namespace_of(change.tool_id)
@@ -362,6 +381,37 @@ class _Index:
     def _number(self, tool_id: str, version: int) -> int:
         text = f"{version} {tool_id}".encode(errors="replace")
         return int.from_bytes(blake2b(text, digest_size=8, key=self._key).digest(), "big")
+
+
+class _Reader:
+    """Reads the store in a thread of its own, and no longer than a moment."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="toolscout-access")
+        self._running: Future[Any] | None = None
+
+    def read(self, read: Callable[[], _T]) -> _T:
+        """Return what `read` returns. Raises what it raises, and StoreUnavailable where it takes too long.
+
+        A database behind a network that stalls says nothing for seconds, and no search may wait for it. What took too
+        long goes on, and the next call with the same question gets its result.
+        """
+        running: Future[_T] = self._running or self._pool.submit(read)
+        self._running = running
+        try:
+            found = running.result(_PATIENCE_S)
+        except TimeoutError:
+            if not running.done():
+                raise StoreUnavailable("the store does not answer; what was known is used") from None
+            raise
+        finally:
+            if running.done():
+                self._running = None
+        return found
+
+
+def _listed(store: Store, since: int) -> tuple[int, list[Change]]:
+    return store.stamp(), list(store.changes(since))
 
 
 def _public_note(note: str) -> str:

@@ -204,7 +204,9 @@ def _create_schema(db: Connection, address: Address) -> None:
 def _create_extension(db: Connection, address: Address) -> None:
     try:
         if _one(db, "SELECT count(*) FROM pg_extension WHERE extname = 'vector'") == 0:
-            db.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            # Not in the schema of this store: other stores use it too, and would lose their vectors with that schema.
+            shared = _one(db, "SELECT count(*) FROM pg_namespace WHERE nspname = 'public'")
+            db.execute("CREATE EXTENSION IF NOT EXISTS vector" + (" SCHEMA public" if shared else ""))
     except (pg.InsufficientPrivilege, pg.FeatureNotSupported, pg.UndefinedFile) as error:
         first = "" if isinstance(error, pg.InsufficientPrivilege) else "install pgvector on the server, and then "
         raise StoreError(
