@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolscout.core.tool import Tool
+from toolscout.core.tool import Tool, escaped_text
 from toolscout.errors import StoreError
 
 # Characters stored of a tool's definition, to show what changed; and of each field of a longer definition.
@@ -236,7 +236,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]
         return "", "what differs is too long to be kept"
     if [path for path, _, _ in changes] == ["description"]:
         return _text(changes[0][1]), _text(changes[0][2])
-    old, new = ([f"{_visible(path)}: {_text(pair[side])}" for path, *pair in changes] for side in (0, 1))
+    old, new = ([f"{escaped_text(path)}: {_text(pair[side])}" for path, *pair in changes] for side in (0, 1))
     return "\n".join(old), "\n".join(new)
 
 
@@ -251,13 +251,4 @@ def _changes(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]
 def _text(value: Any) -> str:
     if value is _ABSENT:
         return "-"
-    return _visible(value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False))
-
-
-def _visible(text: str) -> str:
-    """Return the text with invisible characters as escapes: a model reads them, so a person must see them."""
-    if text.isprintable():
-        return text
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text
-    )
+    return escaped_text(value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False))
