@@ -89,6 +89,7 @@ _UNSEEN = (
     r"[\x{AD}\x{34F}\x{61C}\x{115F}\x{1160}\x{17B4}\x{17B5}\x{180B}-\x{180F}\x{200B}\x{200E}\x{200F}\x{2060}-\x{2065}"
     r"\x{206A}-\x{206F}\x{3164}\x{FEFF}\x{FFA0}\x{FFF9}-\x{FFFB}]"
 )
+_SPLITTING = _UNSEEN.replace(r"\x{AD}", "")  # soft hyphens belong into words
 _JOINERS = r"[\x{200C}\x{200D}]"
 _ANY_HIDDEN = f"{_TAGS}|{_SELECTORS}|{_OVERRIDES}|{_UNSEEN}|{_JOINERS}"
 _CONTROL = r"[\x00-\x08\x0B\x0C\x0E-\x1A\x1C-\x1F\x7F-\x{9A}\x{9C}-\x{9F}]"
@@ -112,7 +113,7 @@ def _tag_characters(place: Place) -> Iterator[str]:
 
 def _hidden_run(place: Place) -> Iterator[str]:
     """Find hidden characters that are no accident: several in a row, many, or within words of ASCII letters."""
-    run = f"(?:{_UNSEEN}|{_JOINERS}){{{_HIDDEN_RUN},}}|{_SELECTORS}{{2,}}|[A-Za-z](?:{_UNSEEN}|{_JOINERS})+[A-Za-z]"
+    run = f"(?:{_UNSEEN}|{_JOINERS}){{{_HIDDEN_RUN},}}|{_SELECTORS}{{2,}}|[A-Za-z](?:{_SPLITTING}|{_JOINERS})+[A-Za-z]"
     if found := _compiled(run).search(place.raw):
         yield _around(place.raw, found.start())
     elif len(found := _compiled(_UNSEEN).findall(place.raw)) >= _HIDDEN_MANY:
@@ -137,12 +138,13 @@ def _untagged(text: str) -> str:
 # ---- concealment -----------------------------------------------------------------------------------------------------
 
 
-_BLANKS = rf"(?:[^\S\r\n]|\pZ){{{_BLANK_RUN},}}\S|(?:[^\S\r\n]*\r?\n){{{_BLANK_LINES},}}[^\S\r\n]*\S"
+_BLANKS = rf"(?:[^\S\r\n]|\pZ){{{_BLANK_RUN},}}[^\s|]|(?:[^\S\r\n]*\r?\n){{{_BLANK_LINES},}}[^\S\r\n]*\S"
 _ENCODED = rf"[A-Za-z0-9+/_-]{{{_BLOB},}}={{0,2}}"
 
 
 def _blanks(place: Place) -> Iterator[str]:
     """Find text behind so much white space that a person who scrolls does not see it."""
+    # The blanks that fill cells of tables end at a "|".
     if found := _compiled(_BLANKS).search(place.raw):
         behind = escaped_text(place.raw[found.end() - 1 :][:_EXCERPT])
         yield f"{found.end() - found.start() - 1:,} blanks, then: {behind}"
