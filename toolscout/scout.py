@@ -15,6 +15,7 @@ import numpy as np
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
+from toolscout.catalogue.poisoning import Finding, watched
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Level
 from toolscout.core.expansion import Expansion, read_expansions
@@ -68,7 +69,7 @@ class Added:
     """What an add did: counts and version, how many texts were embedded, and what could not be imported.
 
     embedding_problem: why embedding stopped; the tools are stored, and found by words until they are embedded.
-    expansions: what became of the expansions given, None where none were.
+    expansions: what became of the expansions given, None where none were. findings: what looks like poison in them.
     """
 
     report: AddReport
@@ -76,6 +77,7 @@ class Added:
     problems: tuple[str, ...]
     embedding_problem: str = ""
     expansions: ExpansionReport | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +315,8 @@ class Scout:
         """Like `add`. Once `stopped` is true, nothing is stored, or after that nothing more is embedded."""
         options = options or ReadOptions()
         given = None if expansions is None else _expansions(expansions)  # read first: a bad file stores nothing
-        tools = counted(catalogue.read(source, options), progress, stopped)
+        findings: list[Finding] = []
+        tools = watched(counted(catalogue.read(source, options), progress, stopped), findings)
         waited, before = self.not_embedded(), self._index.version
         with collector_paused():  # collections would take a fifth of the time
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
@@ -328,7 +331,7 @@ class Scout:
                 problem = str(error)
         else:
             self._embed_in_background()
-        return Added(report, embedded, tuple(options.problems), problem, expanded)
+        return Added(report, embedded, tuple(options.problems), problem, expanded, tuple(findings))
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
         """Embed tools changed after version `since` without a vector; returns how many, 0 without an encoder.

@@ -2,7 +2,7 @@
 
 Each rule has a name, a level and a line that says why it matters; `RULES` has all of them. "high": hardly any honest
 tool has this; "medium": few have it, look at it; "low": worth knowing. A finding is a reason to look, not a proof, and
-no finding is no proof either: [docs/guides/scan.md] has what was measured. Patterns are matched by re2, in linear time.
+no finding is no proof either: docs/guides/scan.md has what was measured. Patterns are matched by re2, in linear time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ LEVELS: tuple[FindingLevel, ...] = get_args(FindingLevel)
 # Characters of one tool, and of one result, that are scanned. A longer one is a finding by itself.
 MAX_SCANNED_CHARS = 200_000
 MAX_FINDINGS = 50  # of one tool or result
+MAX_WATCHED = 1_000  # of one import
 _EXCERPT = 80  # characters shown of what was found, and some before it
 _BEFORE = 20
 _HIDDEN_RUN = 3  # hidden characters in a row that are no accident
@@ -108,7 +109,7 @@ def _tag_characters(place: Place) -> Iterator[str]:
     """Find tag characters outside flags."""
     rest = _compiled(_FLAG).sub("", place.raw)
     if found := _compiled(_TAGS).search(rest):
-        yield f"{_around(rest, found.start())} (reads: {_untagged(rest)[:_EXCERPT]})"
+        yield f"{_around(rest, found.start())} (reads: {_tagged(rest)[:_EXCERPT]})"
 
 
 def _hidden_run(place: Place) -> Iterator[str]:
@@ -116,8 +117,8 @@ def _hidden_run(place: Place) -> Iterator[str]:
     run = f"(?:{_UNSEEN}|{_JOINERS}){{{_HIDDEN_RUN},}}|{_SELECTORS}{{2,}}|[A-Za-z](?:{_SPLITTING}|{_JOINERS})+[A-Za-z]"
     if found := _compiled(run).search(place.raw):
         yield _around(place.raw, found.start())
-    elif len(found := _compiled(_UNSEEN).findall(place.raw)) >= _HIDDEN_MANY:
-        yield _around(place.raw, place.raw.find(found[0]))
+    elif len(place.raw) - len(place.raw.translate(_removing(_UNSEEN))) >= _HIDDEN_MANY:
+        yield _around(place.raw, _compiled(_UNSEEN).search(place.raw).start())
 
 
 def _pattern(pattern: str) -> Callable[[Place], Iterator[str]]:
@@ -130,9 +131,16 @@ def _pattern(pattern: str) -> Callable[[Place], Iterator[str]]:
     return check
 
 
-def _untagged(text: str) -> str:
-    """Return the text with tag characters as the ASCII that they stand for, which is how a model may read them."""
-    return "".join(chr(ord(sign) - 0xE0000) if 0xE0020 <= ord(sign) < 0xE007F else sign for sign in text)
+def _tagged(text: str) -> str:
+    """Return the tag characters of a text as the ASCII that they stand for, which is how a model may read them."""
+    return "".join(chr(ord(sign) - 0xE0000) for sign in text if 0xE0020 <= ord(sign) < 0xE007F)
+
+
+@cache
+def _removing(characters: str) -> dict[int, None]:
+    """Return the table with which str.translate removes these characters; many single ones cost re2.sub too much."""
+    possible = "".join(map(chr, (*range(0x80, 0xD800), *range(0xE000, 0x10000), *range(0xE0000, 0xE01F0))))
+    return dict.fromkeys(map(ord, _compiled(characters).findall(possible)))
 
 
 # ---- concealment -----------------------------------------------------------------------------------------------------
@@ -455,11 +463,18 @@ def scan(tools: Iterable[Tool], others: Iterable[str] = ()) -> list[Finding]:
     return found + look_alikes(ids, others)
 
 
+def watched(tools: Iterable[Tool], found: list[Finding]) -> Iterator[Tool]:
+    """Yield the tools, and add to `found` what is found in them: at most MAX_WATCHED findings."""
+    for tool in tools:
+        found += scan_tool(tool)[: MAX_WATCHED - len(found)]
+        yield tool
+
+
 def scan_tool(tool: Tool) -> list[Finding]:
     """Return what is found in one tool, the worst first."""
     texts, left = list[_Text](), MAX_SCANNED_CHARS
     for where, text, kind in _texts(tool):
-        texts.append((where, text[:left], kind))
+        texts.append((where, _whole(text[:left]), kind))
         left -= len(text)
         if left <= 0:
             break
@@ -471,7 +486,7 @@ def scan_tool(tool: Tool) -> list[Finding]:
 
 def scan_result(text: str, tool_id: str) -> list[Finding]:
     """Return what is found in the result of a call, the worst first: instructions to the model, and hidden text."""
-    found = _scan_texts([("result", text[:MAX_SCANNED_CHARS], "result")], tool_id)
+    found = _scan_texts([("result", _whole(text[:MAX_SCANNED_CHARS]), "result")], tool_id)
     if len(text) > MAX_SCANNED_CHARS:
         found.append(Finding(_NOT_SCANNED, "low", tool_id, "result", ""))
     return sorted(found, key=lambda one: -LEVELS.index(one.level))
@@ -525,8 +540,12 @@ def _scan_texts(texts: Sequence[_Text], tool_id: str) -> list[Finding]:
 
 
 def _worth_a_look(text: str) -> bool:
-    both = f"{text}\n{_plain(text)}"
-    return _quick_look().search(both.encode("utf-8", "replace")) is not None
+    return _quick_look().search(f"{text}\n{_plain(text)}") is not None
+
+
+def _whole(text: str) -> str:
+    """Return the text without halves of characters, which JSON can have and UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _first(rule: Rule, place: Place) -> str | None:
@@ -551,9 +570,7 @@ def _quick_look() -> Any:
 def _plain(text: str) -> str:
     """Return what a model reads: hidden characters removed or decoded, compatible letters as ASCII, single spaces."""
     if not text.isascii():
-        text = text.encode("utf-8", "replace").decode()  # half surrogates
-        text = _compiled(f"{_SELECTORS}|{_OVERRIDES}|{_UNSEEN}|{_JOINERS}").sub("", _untagged(text))
-        text = unicodedata.normalize("NFKC", text)
+        text = unicodedata.normalize("NFKC", f"{text.translate(_removing(_ANY_HIDDEN))} {_tagged(text)}")
     return " ".join(text.split())
 
 

@@ -24,6 +24,7 @@ from toolscout.errors import EncoderUnavailable, ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.catalogue.base import ReadOptions
+    from toolscout.catalogue.poisoning import Finding
     from toolscout.core.expansion import Expansion
     from toolscout.scout import Added, Progress, Scout
 
@@ -112,7 +113,7 @@ def add(
     if written is not None and not sources and not ctx.meta[_COMMAND]:
         _expand(store_path(ctx, store), written, embed, encoder)
         return
-    given = _sources(sources or [], ctx.meta[_COMMAND])
+    given = given_sources(ctx, sources)
     headers = {key: value.strip() for key, value in _pairs("--header", header or [], "=:").items()}
     variables = _pairs("--env", env or [], "=")
     path = store_path(ctx, store)
@@ -190,6 +191,7 @@ def _add(
     path: Path, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool, encoder: str | None
 ) -> Added:
     from toolscout import catalogue
+    from toolscout.catalogue.poisoning import watched
     from toolscout.scout import Added, Scout
     from toolscout.search.index_snapshot import WORTH_KEEPING
     from toolscout.stores import open_store
@@ -199,14 +201,15 @@ def _add(
             report("reading", 0, 0)
         if not embed:
             with open_store(path) as store:
-                tools = catalogue.read(source, options)
+                findings: list[Finding] = []
+                tools = watched(catalogue.read(source, options), findings)
                 done = store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
                 large = store.count() >= WORTH_KEEPING
             if large:  # build the index now, so that no search has to wait for it
                 if report:
                     report("indexing", 0, 0)
                 Scout.open(path, encoder=encoder).close()
-            return Added(done, 0, tuple(options.problems))
+            return Added(done, 0, tuple(options.problems), findings=tuple(findings))
         with Scout.open(path, encoder=encoder) as scout:
             told = _telling_memory(scout, report)
             added = scout.add(source, options=options, replace=replace, sync=sync, progress=told)
@@ -256,18 +259,27 @@ def _summarise(source: object, added: Added, alone: bool) -> None:
             f"{plural(done.unexpanded, 'tool')} changed and lost the expansion that was written for the text before; "
             "write them anew: toolscout synth --expand"
         )
+    alarming = [finding for finding in added.findings if finding.level == "high"]
+    if alarming:
+        tools = plural(len({finding.tool_id for finding in alarming}), "tool")
+        output.note(
+            f"{tools} with text that is hidden, or meant to mislead a model; look at it: toolscout scan SOURCE. "
+            f"The first: {alarming[0].line()}",
+            label="warning",
+        )
     for problem in added.problems[:SHOWN_PROBLEMS]:
         output.note(problem, label="skipped")
     if len(added.problems) > SHOWN_PROBLEMS:
         output.note(f"{len(added.problems) - SHOWN_PROBLEMS:,} more", label="skipped")
 
 
-def _sources(words: list[str], command: list[str]) -> list[Any]:
-    """Return the sources: each word, and the command line after "--" as one more.
+def given_sources(ctx: typer.Context, words: list[str] | None) -> list[Any]:
+    """Return the sources of an AddCommand: each word, and the command line after "--" as one more.
 
     Raises typer.BadParameter where there is none.
     """
-    sources: list[Any] = [*words, *([command] if len(command) > 1 else command)]
+    command: list[str] = ctx.meta[_COMMAND]
+    sources: list[Any] = [*(words or ()), *([command] if len(command) > 1 else command)]
     if not sources:
         raise typer.BadParameter("name at least one source of tools", param_hint="SOURCE")
     return sources

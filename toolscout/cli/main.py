@@ -32,6 +32,7 @@ from toolscout.cli import (
     reproduce,
     results,
     retrievers,
+    scan,
     search,
     serve,
     sharegpt,
@@ -88,6 +89,7 @@ def _print_version(wanted: bool) -> None:
 
 
 app.command(cls=add.AddCommand)(add.add)
+app.command(cls=add.AddCommand)(scan.scan)
 app.command("list")(tools.list_tools)
 app.command()(tools.show)
 app.command()(tools.remove)

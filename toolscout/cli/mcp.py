@@ -56,6 +56,13 @@ def mcp(
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Hold back a tool that changes in any way, until: toolscout approve.")
     ] = False,
+    quarantine_level: Annotated[
+        str | None,
+        typer.Option(
+            metavar="low|medium|high",
+            help="Also hold back new tools in which the scan finds something of this level, until: toolscout approve.",
+        ),
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(envvar="TOOLSCOUT_KEY", metavar="KEY", help="Who the client is, where the catalogue has keys."),
@@ -78,6 +85,7 @@ def mcp(
     level: LevelOption = None,
 ) -> None:
     """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
+    from toolscout.catalogue.poisoning import checked_finding_level
     from toolscout.scout import Scout
     from toolscout.serving.access import Access
     from toolscout.serving.audit import Audit
@@ -88,6 +96,7 @@ def mcp(
     from toolscout.serving.gateway.sources import BackendOptions, Backends
     from toolscout.serving.limits import ServeOptions
 
+    held_level = checked_finding_level(quarantine_level) if quarantine_level else None
     host, port = _address(http) if http else ("", 0)
     served = ServeOptions(host=host, port=port, hosts=tuple(allow_host or ())) if http else None
     found = gateway_config.read_config(config) if config else gateway_config.GatewayConfig()
@@ -99,8 +108,8 @@ def mcp(
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
     with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder, level=level) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
-        held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
-        backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))
+        held = holding.Quarantine(holding.quarantine_path(path)) if quarantine or held_level else None
+        backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()), held_level)
         options = GatewayOptions(pins=tuple(pin or ()), key=key)
         gateway = Gateway(access, backends, options, Audit(audit))
         if served is None:

@@ -13,7 +13,7 @@ import logging
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,20 +79,23 @@ class Quarantine:
         except sqlite3.Error as error:
             raise StoreError(f"{path} cannot be opened: {error}; check the folder, or remove the file") from None
 
-    def admitted(self, tools: Iterable[Tool]) -> list[Tool]:
-        """Return the tools that may be shown: those unchanged since their approval, and new ones, now approved."""
+    def admitted(self, tools: Iterable[Tool], suspicious: Container[str] = ()) -> list[Tool]:
+        """Return the tools that may be shown: those unchanged since their approval, and new ones, now approved.
+
+        New tools whose id is in `suspicious` are held back instead.
+        """
         admitted_tools: list[Tool] = []
         quotas: dict[str, _NamespaceQuota] = {}
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for tool in tools:
-                if self._admit(tool, quotas):
+                if self._admit(tool, quotas, tool.id in suspicious):
                     admitted_tools.append(tool)
         for namespace in sorted(name for name, quota in quotas.items() if quota.exceeded):
             _log.warning("%s: the record of its tools is full; new ones are left out", namespace)
         return admitted_tools
 
-    def _admit(self, tool: Tool, quotas: dict[str, _NamespaceQuota]) -> bool:
+    def _admit(self, tool: Tool, quotas: dict[str, _NamespaceQuota], suspicious: bool) -> bool:
         """Record a tool's definition and return whether it may be shown."""
         fields = _reviewed_fields(tool)
         digest = self._digest(fields)
@@ -109,8 +112,9 @@ class Quarantine:
         text = quotas[tool.namespace].stored_text(fields, new=row is None)
         if row is None:
             if text is not None:
-                self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, text))
-            return text is not None
+                values = (None, "", digest, text) if suspicious else (digest, text, None, None)
+                self._db.execute("INSERT INTO tools VALUES (?, ?, ?, ?, ?)", (tool.id, *values))
+            return text is not None and not suspicious
         if approved == _first_digest(tool):  # approved under version 1 of the rule
             change = "UPDATE tools SET approved = ?, said = ?, waiting = NULL, says = NULL WHERE id = ?"
             self._db.execute(change, (digest, text, tool.id))
