@@ -16,7 +16,7 @@ import numpy as np
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.catalogue.poisoning import Finding, watched
-from toolscout.core import vendor_formats
+from toolscout.core import tracing, vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Level
 from toolscout.core.expansion import Expansion, read_expansions
 from toolscout.core.garbage import collector_paused
@@ -37,6 +37,7 @@ from toolscout.search.encoder_choice import EncoderChoice, choose, previous, sam
 from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, counted, reported
+from toolscout.search.search_span import search_span
 from toolscout.search.tool_need import NeedOptions
 from toolscout.search.verdict import (
     DEFAULT_LEVEL,
@@ -91,6 +92,8 @@ class Search:
     endpoints: Endpoints = "ask"
     level: Level | None = None
     needed: bool = False
+    context: object = None
+    """Of the span that the search's span belongs to, as `tracing.current` returns it; None: the current one."""
 
 
 class _SearchOptions(TypedDict):
@@ -355,6 +358,7 @@ class Scout:
                 progress("embedding", 0, len(missing))
             try:
                 encoded = encode_documents(encoder, [text for _, text in missing])
+                encoded = tracing.spanned(encoded, "embeddings documents", gen_ai__operation__name="embeddings")
                 for positions, vectors in batches(reported(encoded, len(missing), progress)):
                     self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
                     done += len(positions)
@@ -453,11 +457,16 @@ class Scout:
         """An answer for each request, as `search` gives it; ranked together, which is faster where a model is large."""
         requests = list(map(checked_request, texts))
         chosen = self.level if level is None else checked_level(level)
-        self.refresh(wait=False)
-        index = self._index  # one and the same for the whole search
-        scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
-        found = find(index.retriever, requests, k, scope)
-        answers = [self._answer(index, one, scope, chosen, needed) for one in found]
+        with search_span(k) as span:
+            with span.timed("refresh"):
+                self.refresh(wait=False)
+            index = self._index  # one and the same for the whole search
+            scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
+            with span.timed("rank"):
+                found = find(index.retriever, requests, k, scope)
+            with span.timed("verdict"):
+                answers = [self._answer(index, one, scope, chosen, needed) for one in found]
+            span.answered(answers, self.store)
         return [_noted(one, text) for one, text in zip(answers, texts, strict=True)]
 
     def search_together(self, searches: Sequence[Search]) -> list[Answer | Exception]:
@@ -477,17 +486,27 @@ class Scout:
             except Exception as error:
                 found[place] = error
         for (k, scope), group in groups.items():
-            results = _find_each(index.retriever, [request for _, request in group], k, scope)
-            for (place, _), result in zip(group, results, strict=True):
-                one = searches[place]
-                try:
-                    if isinstance(result, Exception):
-                        raise result
-                    level = self.level if one.level is None else checked_level(one.level)
-                    found[place] = _noted(self._answer(index, result, scope, level, one.needed), one.text)
-                except Exception as error:
-                    found[place] = error
+            with search_span(k, searches[group[0][0]].context) as span:
+                with span.timed("rank"):
+                    results = _find_each(index.retriever, [request for _, request in group], k, scope)
+                with span.timed("verdict"):
+                    for (place, _), result in zip(group, results, strict=True):
+                        found[place] = self._judged(index, result, scope, searches[place])
+                answered = [answer for place, _ in group if isinstance(answer := found[place], Answer)]
+                span.answered(answered, self.store)
         return [found[place] for place in range(len(searches))]
+
+    def _judged(
+        self, index: LiveIndex, result: SearchResult | Exception, scope: Scope, search: Search
+    ) -> Answer | Exception:
+        """The answer to one of several searches, or its error."""
+        try:
+            if isinstance(result, Exception):
+                raise result
+            level = self.level if search.level is None else checked_level(search.level)
+            return _noted(self._answer(index, result, scope, level, search.needed), search.text)
+        except Exception as error:
+            return error
 
     @property
     def ranks_together(self) -> bool:

@@ -19,6 +19,9 @@ from toolscout.cli.common import (
     AllowTargetOption,
     EncoderOption,
     LevelOption,
+    LogJsonOption,
+    OtelContentOption,
+    OtelOption,
     RerankByDefaultOption,
     RetrieverOption,
     StoreOption,
@@ -27,6 +30,7 @@ from toolscout.cli.common import (
     retriever_to_open,
     store_path,
 )
+from toolscout.core import tracing
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, UnknownTool
 
@@ -78,6 +82,9 @@ def mcp(
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write who called what to this file, one JSON object a line.")
     ] = None,
+    log_json: LogJsonOption = False,
+    otel: OtelOption = False,
+    otel_content: OtelContentOption = False,
     store: StoreOption = None,
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
@@ -106,7 +113,11 @@ def mcp(
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
-    with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder, level=level) as scout:
+    with (
+        output.logged(logging.INFO, *loggers, as_json=log_json),
+        tracing.running(otel, otel_content),
+        Scout.open(path, named, encoder=encoder, level=level) as scout,
+    ):
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine or held_level else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()), held_level)

@@ -14,6 +14,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from toolscout.catalogue import poisoning
 from toolscout.catalogue.base import ReadOptions, is_url, safe_url
 from toolscout.catalogue.importers import functions
 from toolscout.catalogue.poisoning import Finding, FindingLevel
+from toolscout.core import tracing
 from toolscout.core.addresses import Addresses
 from toolscout.core.targets import Place, place_of
 from toolscout.core.tool import Tool, clean_text
@@ -120,6 +122,13 @@ class Backends:
 
         Raises what Backend.call raises. Errors of other sources are results with is_error.
         """
+        with tracing.span(f"upstream {tool.namespace}", "client", toolscout__upstream=tool.namespace) as span:
+            result = await self._call(tool, arguments, progress)
+            if result.is_error:
+                span.failed("tool_error")
+            return result
+
+    async def _call(self, tool: Tool, arguments: Mapping[str, Any], progress: Progress) -> types.CallToolResult:
         backend = self._servers.get(tool.namespace)
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
             return await backend.call(tool.id, dict(arguments), progress)
@@ -308,7 +317,7 @@ async def _in_daemon_thread(work: Callable[[], _T], limiter: anyio.CapacityLimit
             loop.call_soon_threadsafe(end)
 
     await limiter.acquire_on_behalf_of(borrower)
-    threading.Thread(target=run, name="toolscout-gateway-call", daemon=True).start()
+    threading.Thread(target=copy_context().run, args=[run], name="toolscout-gateway-call", daemon=True).start()
     await ended.wait()
     if failures:
         raise failures[0]
