@@ -39,6 +39,7 @@ from toolscout.cli import (
     split,
     synth,
     tools,
+    top,
     train,
 )
 from toolscout.cli.common import DEFAULT_STORE, Globals, Group
@@ -97,6 +98,7 @@ app.command()(search.search)
 app.command()(need.need)
 app.command()(agent.agent)
 app.command()(serve.serve)
+app.command()(top.top)
 app.command()(mcp.mcp)
 app.command()(mcp.approve)
 app.command()(add.embed)

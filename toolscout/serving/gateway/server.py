@@ -36,7 +36,7 @@ try:
     from toolscout.serving.limits import Gate
     from toolscout.serving.middleware import REQUEST_ID, key_of
     from toolscout.serving.problems import Problem, public_message
-    from toolscout.serving.prometheus import Metrics
+    from toolscout.serving.prometheus import Metrics, escaped_label
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
@@ -164,6 +164,21 @@ class Gateway:
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listen,
         )
+
+    def metrics_text(self) -> str:
+        """Return the metrics for Prometheus: of requests and calls, and which servers answer."""
+        problems, lines = self.backends.problems(), []
+        for name in sorted(self.backends.server_names()):
+            lines.append(f'toolscout_server_up{{server="{escaped_label(name)}"}} {int(name not in problems)}')
+        if lines:
+            about = "# HELP toolscout_server_up Whether a server behind the gateway answers."
+            lines = [about, "# TYPE toolscout_server_up gauge", *lines]
+        scout = self.backends.scout
+        gauges = {
+            "toolscout_tools": ("Tools in the catalogue.", float(scout.count())),
+            "toolscout_words_only": ("Tools that are not embedded yet.", float(scout.words_only())),
+        }
+        return self.metrics.text(gauges) + "".join(f"{line}\n" for line in lines)
 
     async def _list_tools(self, ctx: Any, _: Any) -> types.ListToolsResult:
         await self.backends.ready(self.options.start)

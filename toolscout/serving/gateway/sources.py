@@ -113,6 +113,10 @@ class Backends:
             for backend in self._servers.values():
                 await backend.tried.wait()
 
+    def server_names(self) -> list[str]:
+        """Return the names of all servers, whether they answer or not."""
+        return list(self._servers)
+
     def problems(self) -> dict[str, str]:
         """Return the servers that do not answer, each with the reason."""
         return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
