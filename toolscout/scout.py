@@ -92,8 +92,6 @@ class Search:
     endpoints: Endpoints = "ask"
     level: Level | None = None
     needed: bool = False
-    context: object = None
-    """Of the span that the search's span belongs to, as `tracing.current` returns it; None: the current one."""
 
 
 class _SearchOptions(TypedDict):
@@ -486,7 +484,7 @@ class Scout:
             except Exception as error:
                 found[place] = error
         for (k, scope), group in groups.items():
-            with search_span(k, searches[group[0][0]].context) as span:
+            with search_span(k) as span:
                 with span.timed("rank"):
                     results = _find_each(index.retriever, [request for _, request in group], k, scope)
                 with span.timed("verdict"):

@@ -50,7 +50,6 @@ class CallerSearch:
     text: str
     k: Count = 5
     level: Level | None = None
-    context: object = None
 
 
 class Access:
@@ -155,10 +154,7 @@ class Access:
 
     def search_together(self, searches: Sequence[CallerSearch]) -> list[Answer | Exception]:
         """Return the answer to each search as `search` does, or the error that it raises."""
-        asked = [
-            Search(one.text, one.k, one.caller.allowed, one.caller.tenant, level=one.level, context=one.context)
-            for one in searches
-        ]
+        asked = [Search(one.text, one.k, one.caller.allowed, one.caller.tenant, level=one.level) for one in searches]
         found: list[Answer | Exception] = []
         for one, answer in zip(searches, self.scout.search_together(asked), strict=True):
             try:
