@@ -23,7 +23,7 @@ def test_without_tracing_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not tracing.enabled()
     assert not made
     assert tracing.outgoing() == {}
-    assert (tracing.current(), tracing.trace_id()) == (None, "")
+    assert tracing.trace_id() == ""
     assert tracing.extracted({"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}) is None
     assert list(tracing.spanned([1, 2], "x")) == [1, 2]
     tracing.record("a", 1, "s", "about")

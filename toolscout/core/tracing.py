@@ -122,7 +122,7 @@ def enabled() -> bool:
 
 
 def span(name: str, kind: Kind = "internal", context: object = None, **attributes: Value | None) -> Span:
-    """Return a span for a with statement. `context`: that of its parent, from current() or extracted()."""
+    """Return a span for a with statement. `context`: that of its parent, as extracted() gives it."""
     if _telemetry is None:
         return _NO_SPAN
     return _new_span(_telemetry, name, kind, context, attributes)
@@ -174,15 +174,6 @@ def record(name: str, value: float, unit: str, about: str, **attributes: Value) 
     if name not in instruments:
         instruments[name] = _telemetry.meter.create_histogram(name, unit, about)
     instruments[name].record(value, {key.replace("__", "."): one for key, one in attributes.items()})
-
-
-def current() -> object:
-    """Return the context of the current span, for a span in another thread; None without tracing."""
-    if _telemetry is None:
-        return None
-    from opentelemetry import context
-
-    return context.get_current()
 
 
 def extracted(headers: Mapping[str, str]) -> object:

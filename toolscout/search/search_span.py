@@ -77,15 +77,15 @@ class _Traced(SearchSpan):
 
 
 @contextmanager
-def _traced(k: int | str, context: object) -> Iterator[SearchSpan]:
+def _traced(k: int | str) -> Iterator[SearchSpan]:
     about = {"gen_ai.operation.name": "retrieval", "toolscout.k": k}
-    with tracing.span("retrieval tools", "internal", context, **about) as span:
+    with tracing.span("retrieval tools", "internal", None, **about) as span:
         yield _Traced(span)
 
 
-def search_span(k: int | str, context: object = None) -> AbstractContextManager[SearchSpan]:
-    """Return the span of a search, for a with statement. `context`: as in tracing.span."""
-    return _traced(k, context) if tracing.enabled() else nullcontext(_NOT_TRACED)
+def search_span(k: int | str) -> AbstractContextManager[SearchSpan]:
+    """Return the span of a search, for a with statement."""
+    return _traced(k) if tracing.enabled() else nullcontext(_NOT_TRACED)
 
 
 _counted: WeakKeyDictionary[Store, tuple[float, float]] = WeakKeyDictionary()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from toolscout.core import tracing, vendor_formats
+from toolscout.core import vendor_formats
 from toolscout.core.answer import Answer
 from toolscout.core.tool import Tool
 from toolscout.errors import MissingExtra, ToolscoutError, UnknownTool
@@ -136,7 +136,7 @@ class _Endpoints:
         self, caller: Caller, body: request_bodies.SearchBody, show: Callable[[Answer], dict[str, Any]]
     ) -> Response:
         """Search for each request text of a body as a separate item, so that other callers get their turn between."""
-        searches = [CallerSearch(caller, text, body.k, body.level, tracing.current()) for text in body.requests]
+        searches = [CallerSearch(caller, text, body.k, body.level) for text in body.requests]
         most = SEARCHED_TOGETHER if self._scout.ranks_together else 1
         found = await self.searches.run_together(self._answers, [(search, show) for search in searches], most)
         return _sent('{"answers": [' + ", ".join(found) + "]}" if body.batch else found[0])

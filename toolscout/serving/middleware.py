@@ -67,7 +67,9 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), (REQUEST_ID.encode(), request_id)]}
+                headers = list(message.get("headers", ()))
+                if all(name.lower() != REQUEST_ID.encode() for name, _ in headers):  # that of a forwarded answer stays
+                    message = {**message, "headers": [*headers, (REQUEST_ID.encode(), request_id)]}
             await send(message)
 
         try:
