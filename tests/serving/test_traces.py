@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client
 
@@ -22,11 +23,13 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.serving.gateways import called, found, gateway
+from tests.serving.gateways import called, found, gateway, serving
 from tests.serving.http_app import served
 from toolscout import Scout, Tool
 from toolscout.cli import output
 from toolscout.core import tracing
+from toolscout.serving.gateway.transports import make_app
+from toolscout.serving.limits import ServeOptions
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -169,3 +172,33 @@ def test_a_call_through_the_gateway_is_one_trace(tmp_path: Path, traced: Traced)
     assert trace_id == TRACE
     below = next(span for span in spans if own_id(span) == int(span_id, 16))
     assert "upstream echo" in line_of(spans, below)
+
+
+@pytest.mark.slow
+def test_the_gateway_takes_context_and_request_id_from_http_headers(tmp_path: Path, traced: Traced) -> None:
+    audit = tmp_path / "audit"
+
+    def message(method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+    info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    search = {"name": "search_tools", "arguments": {"query": "send a letter"}}
+    accepts = {"Accept": "application/json, text/event-stream", **HEADERS, "X-Request-Id": "from-http"}
+
+    async def main() -> None:
+        async with (
+            gateway(tmp_path / "t.db", audit=audit) as made,
+            serving(make_app(made, ServeOptions(rate=0))) as url,
+            httpx2.AsyncClient(headers=accepts) as web,
+        ):
+            opened = await web.post(url, json=message("initialize", info))
+            session = {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+            done = await web.post(url, json=message("tools/call", search), headers=session)
+            assert "verdict" in done.text
+
+    anyio.run(main)
+    (span,) = traced.spans("execute_tool")
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert values(span)["toolscout.request_id"] == "from-http"
+    assert json.loads(audit.read_text())["request_id"] == "from-http"

@@ -11,14 +11,13 @@ from toolscout.catalogue.poisoning import EXPLANATIONS, Finding
 
 _LEVELS = MappingProxyType({"low": "note", "medium": "warning", "high": "error"})
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_MORE = "https://github.com/toolscout/toolscout"
 
 
 def document(findings: Sequence[tuple[str, Finding]], version: str) -> dict[str, Any]:
     """Return the SARIF document of findings, each with the source that it is of; `version`: of toolscout."""
     names = list(EXPLANATIONS)
     rules = [{"id": name, "shortDescription": {"text": text}} for name, text in EXPLANATIONS.items()]
-    driver = {"name": "toolscout", "version": version, "informationUri": _MORE, "rules": rules}
+    driver = {"name": "toolscout", "version": version, "rules": rules}
     results = [
         {
             "ruleId": finding.rule,
