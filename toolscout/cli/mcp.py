@@ -110,7 +110,7 @@ def mcp(
     for problem in found.problems:
         output.note(problem)
     path = store_path(ctx, store)
-    loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
+    loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving", "opentelemetry")
     # Standard output belongs to the protocol.
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
     with (

@@ -257,7 +257,9 @@ def _logs_and_signals(as_json: bool) -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _exit) if in_main else None
     try:
-        with output.logged(logging.INFO if as_json else logging.WARNING, "toolscout.serving", as_json=as_json):
+        with output.logged(
+            logging.INFO if as_json else logging.WARNING, "toolscout.serving", "opentelemetry", as_json=as_json
+        ):
             yield
     finally:
         if before is not None:

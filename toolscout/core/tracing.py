@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ _ENDPOINTS = (
 )
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NAME = "toolscout"
+_END_S = 5.0  # that sending what is left may take at the end
 
 request_id: ContextVar[str] = ContextVar("toolscout_request_id", default="")
 """The id of the request that is being answered; "" outside of one."""
@@ -243,18 +245,24 @@ def start(content: bool | None = None, tracer_provider: Any = None, meter_provid
     close: list[Callable[[], object]] = []
     resource = Resource.create({SERVICE_NAME: _NAME}).merge(OTELResourceDetector().detect())
     if tracer_provider is None:
-        tracer_provider = TracerProvider(resource=resource)
+        tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         trace.set_tracer_provider(tracer_provider)  # the MCP SDK records its messages with the global one
         close.append(tracer_provider.shutdown)
     if meter_provider is None:
-        meter_provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource)
+        meter_provider = MeterProvider(
+            [PeriodicExportingMetricReader(OTLPMetricExporter())], resource, shutdown_on_exit=False
+        )
         metrics.set_meter_provider(meter_provider)
         close.append(meter_provider.shutdown)
 
     def close_all() -> None:
-        for one in close:
-            one()
+        ends = [threading.Thread(target=one, name="toolscout-otel-end", daemon=True) for one in close]
+        until = time.monotonic() + _END_S
+        for end in ends:
+            end.start()
+        for end in ends:  # a collector that does not answer must not keep the server from ending
+            end.join(max(0.0, until - time.monotonic()))
 
     tracer, meter = tracer_provider.get_tracer(_NAME), meter_provider.get_meter(_NAME)
     _telemetry = _Telemetry(tracer, meter, content, close_all)
