@@ -128,8 +128,7 @@ def serve(
     )
     path, token = existing_path(ctx, store), _token()
     _share_heaps()
-    with ExitStack() as opened, _logs_and_signals(log_json):
-        opened.enter_context(tracing.running(otel, otel_content))
+    with ExitStack() as opened, _logs_and_signals(log_json), tracing.running(otel, otel_content):
         chosen = retriever_to_open(retriever, rerank)
         scout = opened.enter_context(PacedScout.open(path, chosen, encoder=encoder, level=level))
         others = {
@@ -257,9 +256,8 @@ def _logs_and_signals(as_json: bool) -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _exit) if in_main else None
     try:
-        with output.logged(
-            logging.INFO if as_json else logging.WARNING, "toolscout.serving", "opentelemetry", as_json=as_json
-        ):
+        level = logging.INFO if as_json else logging.WARNING
+        with output.logged(level, "toolscout.serving", "opentelemetry", as_json=as_json):
             yield
     finally:
         if before is not None:
