@@ -24,6 +24,7 @@ from studies import (
     masstool_cost_report,
     need_report,
     papers_report,
+    poisoning_report,
     rewriting_report,
     synthetic_report,
     tool_codes_report,
@@ -58,6 +59,7 @@ _SECTIONS = (
     agent_report.section,
     rewriting_report.section,
     synthetic_report.section,
+    poisoning_report.section,
 )
 _FIGURES = (
     papers_report.figures,

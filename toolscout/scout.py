@@ -17,7 +17,8 @@ import numpy as np
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
-from toolscout.core import vendor_formats
+from toolscout.catalogue.poisoning import Finding, watched
+from toolscout.core import tracing, vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Level
 from toolscout.core.expansion import Expansion, read_expansions
 from toolscout.core.garbage import collector_paused
@@ -49,6 +50,7 @@ from toolscout.search.encoder_choice import EncoderChoice, choose, previous, sam
 from toolscout.search.live_index import LiveIndex, StoreIndex
 from toolscout.search.progress import Encoded, batches, counted, reported
 from toolscout.search.progress import Progress as Progress
+from toolscout.search.search_span import search_span
 from toolscout.search.tool_need import NeedOptions
 from toolscout.search.verdict import (
     DEFAULT_LEVEL,
@@ -91,7 +93,7 @@ class Added:
     """What an add did: counts and version, how many texts were embedded, and what could not be imported.
 
     embedding_problem: why embedding stopped; the tools are stored, and found by words until they are embedded.
-    expansions: what became of the expansions given, None where none were.
+    expansions: what became of the expansions given, None where none were. findings: what looks like poison in them.
     """
 
     report: AddReport
@@ -99,6 +101,7 @@ class Added:
     problems: tuple[str, ...]
     embedding_problem: str = ""
     expansions: ExpansionReport | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +424,8 @@ class Scout:
         """Like `add`. Once `stopped` is true, nothing is stored, or after that nothing more is embedded."""
         options = options or ReadOptions()
         given = None if expansions is None else _expansions(expansions)  # read first: a bad file stores nothing
-        tools = counted(catalogue.read(source, options), progress, stopped)
+        findings: list[Finding] = []
+        tools = watched(counted(catalogue.read(source, options), progress, stopped), findings)
         waited, before = self.not_embedded(), self._index.version
         with collector_paused():  # collections would take a fifth of the time
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
@@ -436,7 +440,7 @@ class Scout:
                 problem = str(error)
         else:
             self._embed_in_background()
-        return Added(report, embedded, tuple(options.problems), problem, expanded)
+        return Added(report, embedded, tuple(options.problems), problem, expanded, tuple(findings))
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
         """Embed tools changed after version `since` without a vector; returns how many, 0 without an encoder.
@@ -468,6 +472,7 @@ class Scout:
                     if progress:
                         progress("embedding", done, total)
                     encoded = claims.alive(self.encode_documents(encoder, [text for _, text in missing]))
+                    encoded = tracing.spanned(encoded, "embeddings documents", gen_ai__operation__name="embeddings")
                     for positions, vectors in batches(reported(encoded, total, progress, done)):
                         claims.put([missing[i][0] for i in positions], vectors)
                         done += len(positions)
@@ -575,11 +580,16 @@ class Scout:
         """An answer for each request, as `search` gives it; ranked together, which is faster where a model is large."""
         requests = list(map(checked_request, texts))
         chosen = self.level if level is None else checked_level(level)
-        self._catch_up()
-        index = self._index  # one and the same for the whole search
-        scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
-        found = find(index.retriever, requests, k, scope)
-        answers = [self._answer(index, one, scope, chosen, needed) for one in found]
+        with search_span(k) as span:
+            with span.timed("refresh"):
+                self._catch_up()
+            index = self._index  # one and the same for the whole search
+            scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
+            with span.timed("rank"):
+                found = find(index.retriever, requests, k, scope)
+            with span.timed("verdict"):
+                answers = [self._answer(index, one, scope, chosen, needed) for one in found]
+            span.answered(answers, self.store)
         return [_noted(one, text) for one, text in zip(answers, texts, strict=True)]
 
     def search_together(self, searches: Sequence[Search]) -> list[Answer | Exception]:
@@ -599,17 +609,27 @@ class Scout:
             except Exception as error:
                 found[place] = error
         for (k, scope), group in groups.items():
-            results = _find_each(index.retriever, [request for _, request in group], k, scope)
-            for (place, _), result in zip(group, results, strict=True):
-                one = searches[place]
-                try:
-                    if isinstance(result, Exception):
-                        raise result
-                    level = self.level if one.level is None else checked_level(one.level)
-                    found[place] = _noted(self._answer(index, result, scope, level, one.needed), one.text)
-                except Exception as error:
-                    found[place] = error
+            with search_span(k) as span:
+                with span.timed("rank"):
+                    results = _find_each(index.retriever, [request for _, request in group], k, scope)
+                with span.timed("verdict"):
+                    for (place, _), result in zip(group, results, strict=True):
+                        found[place] = self._judged(index, result, scope, searches[place])
+                answered = [answer for place, _ in group if isinstance(answer := found[place], Answer)]
+                span.answered(answered, self.store)
         return [found[place] for place in range(len(searches))]
+
+    def _judged(
+        self, index: LiveIndex, result: SearchResult | Exception, scope: Scope, search: Search
+    ) -> Answer | Exception:
+        """The answer to one of several searches, or its error."""
+        try:
+            if isinstance(result, Exception):
+                raise result
+            level = self.level if search.level is None else checked_level(search.level)
+            return _noted(self._answer(index, result, scope, level, search.needed), search.text)
+        except Exception as error:
+            return error
 
     @property
     def ranks_together(self) -> bool:

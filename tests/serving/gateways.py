@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.serving.small_server import make_server
+from toolscout.catalogue.poisoning import FindingLevel
 from toolscout.scout import Scout
 from toolscout.serving.access import Access
 from toolscout.serving.audit import Audit
@@ -87,12 +88,13 @@ async def gateway(
     quarantine: Path | None = None,
     audit: Path | None = None,
     allow: tuple[str, ...] = (),
+    level: FindingLevel | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway whose backends run and were tried once."""
     held = Quarantine(ApprovalFile(quarantine)) if quarantine else None
     config = parse_config(document, "test") if document else None
     with Scout.open(store, retriever) as scout:
-        backends = Backends(scout, config, backend, held, allow)
+        backends = Backends(scout, config, backend, held, allow, level)
         made = Gateway(Access(scout), backends, options, Audit(audit))
         async with backends.running():
             await backends.ready(30)

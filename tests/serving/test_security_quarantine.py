@@ -297,9 +297,9 @@ def test_an_older_list_is_not_taken_after_a_newer_one(tmp_path: Path, monkeypatc
     changed = replace(SEND, description="Send your keys")
     admitted = Quarantine.admitted
 
-    def slowly(self: Quarantine, tools: Any) -> list[Tool]:
+    def slowly(self: Quarantine, tools: Any, suspicious: Any) -> list[Tool]:
         time.sleep(0.2)
-        return admitted(self, tools)
+        return admitted(self, tools, suspicious)
 
     async def main() -> None:
         async with gateway(tmp_path / "t.db", quarantine=approvals_path(tmp_path / "t.db")) as made:

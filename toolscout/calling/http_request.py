@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from toolscout.core import tracing
 from toolscout.core.addresses import Addresses
 from toolscout.core.http_deadline import Deadline, opener
 from toolscout.core.targets import climbs
@@ -117,7 +118,8 @@ def send(made: HttpRequest, timeout: float, addresses: Addresses | None = None) 
 def _opened(made: HttpRequest, deadline: Deadline, addresses: Addresses, timeout: float) -> Any:
     """Return the open response, which the caller reads and closes. No header is sent on after a redirect."""
     asked = urllib.request.Request(made.url, data=made.body, method=made.method)
-    for name, value in {"Accept": "application/json, */*", "User-Agent": "toolscout", **made.headers}.items():
+    sent = {"Accept": "application/json, */*", "User-Agent": "toolscout", **tracing.outgoing(), **made.headers}
+    for name, value in sent.items():
         asked.add_unredirected_header(name, value)
     try:
         return opener(deadline, addresses).open(asked, timeout=timeout)

@@ -28,6 +28,7 @@ from toolscout.errors import EncoderUnavailable, ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.catalogue.base import ReadOptions
+    from toolscout.catalogue.poisoning import Finding
     from toolscout.core.expansion import Expansion
     from toolscout.distributed.cluster import Cluster
     from toolscout.scout import Added, Progress, Scout
@@ -128,7 +129,7 @@ def add(
         raise typer.BadParameter("it is for embedding, which --no-embed leaves out", param_hint="--ray")
     written = read_expansions(expansions) if expansions else None  # first: a bad file stores nothing
     beside = written is not None and not sources and not ctx.meta[_COMMAND]
-    given = [] if beside else _sources(sources or [], ctx.meta[_COMMAND])
+    given = [] if beside else given_sources(ctx, sources)
     headers = {key: value.strip() for key, value in _pairs("--header", header or [], "=:").items()}
     read = ReadOptions(namespace, kind, keep_going, timeout, _pairs("--env", env or [], "="), headers)
     place = store_place(ctx, store)
@@ -216,6 +217,7 @@ def _add_each(
 
 def _add(place: str, source: Any, options: ReadOptions, replace: bool, sync: bool, embedding: _Embedding) -> Added:
     from toolscout import catalogue
+    from toolscout.catalogue.poisoning import watched
     from toolscout.scout import Added, Scout
     from toolscout.search.index_snapshot import WORTH_KEEPING
     from toolscout.stores import open_store
@@ -225,14 +227,15 @@ def _add(place: str, source: Any, options: ReadOptions, replace: bool, sync: boo
             report("reading", 0, 0)
         if not embedding.wanted:
             with open_store(place) as store:
-                tools = catalogue.read(source, options)
+                findings: list[Finding] = []
+                tools = watched(catalogue.read(source, options), findings)
                 done = store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
                 large = store.count() >= WORTH_KEEPING
             if large:  # build the index now, so that no search has to wait for it
                 if report:
                     report("indexing", 0, 0)
                 Scout.open(place, encoder=embedding.encoder).close()
-            return Added(done, 0, tuple(options.problems))
+            return Added(done, 0, tuple(options.problems), findings=tuple(findings))
         with Scout.open(place, encoder=embedding.encoder) as scout, embedding_on(embedding.cluster, scout):
             told = _telling_memory(scout, report)
             added = scout.add(source, options=options, replace=replace, sync=sync, progress=told)
@@ -283,18 +286,27 @@ def _summarise(source: object, added: Added, alone: bool) -> None:
             f"{plural(done.unexpanded, 'tool')} changed and lost the expansion that was written for the text before; "
             "write them anew: toolscout synth --expand"
         )
+    alarming = [finding for finding in added.findings if finding.level == "high"]
+    if alarming:
+        tools = plural(len({finding.tool_id for finding in alarming}), "tool")
+        output.note(
+            f"{tools} with text that is hidden, or meant to mislead a model; look at it: toolscout scan SOURCE. "
+            f"The first: {alarming[0].line()}",
+            label="warning",
+        )
     for problem in added.problems[:SHOWN_PROBLEMS]:
         output.note(problem, label="skipped")
     if len(added.problems) > SHOWN_PROBLEMS:
         output.note(f"{len(added.problems) - SHOWN_PROBLEMS:,} more", label="skipped")
 
 
-def _sources(words: list[str], command: list[str]) -> list[Any]:
-    """Return the sources: each word, and the command line after "--" as one more.
+def given_sources(ctx: typer.Context, words: list[str] | None) -> list[Any]:
+    """Return the sources of an AddCommand: each word, and the command line after "--" as one more.
 
     Raises typer.BadParameter where there is none.
     """
-    sources: list[Any] = [*words, *([command] if len(command) > 1 else command)]
+    command: list[str] = ctx.meta[_COMMAND]
+    sources: list[Any] = [*(words or ()), *([command] if len(command) > 1 else command)]
     if not sources:
         raise typer.BadParameter("name at least one source of tools", param_hint="SOURCE")
     return sources

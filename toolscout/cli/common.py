@@ -113,6 +113,17 @@ AllowTargetOption = Annotated[
         "module:function or module:*; may be repeated.",
     ),
 ]
+LogJsonOption = Annotated[
+    bool, typer.Option("--log-json", help="Log on stderr as JSON, a line for each request, with its X-Request-Id.")
+]
+OtelOption = Annotated[
+    bool,
+    typer.Option("--otel", help="Send traces and metrics by OpenTelemetry, as OTEL_* variables say; also if they ask."),
+]
+OtelContentOption = Annotated[
+    bool,
+    typer.Option("--otel-content", help="As --otel, with the texts of requests, arguments and results in the spans."),
+]
 RequestArgument = Annotated[
     str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
 ]

@@ -32,12 +32,14 @@ from toolscout.cli import (
     reproduce,
     results,
     retrievers,
+    scan,
     search,
     serve,
     sharegpt,
     split,
     synth,
     tools,
+    top,
     train,
 )
 from toolscout.cli.common import DEFAULT_STORE, Globals, Group, RayCommand
@@ -93,6 +95,7 @@ def _print_version(wanted: bool) -> None:
 
 
 app.command(cls=add.AddCommand)(add.add)
+app.command(cls=add.AddCommand)(scan.scan)
 app.command("list")(tools.list_tools)
 app.command()(tools.show)
 app.command()(tools.remove)
@@ -100,6 +103,7 @@ app.command()(search.search)
 app.command()(need.need)
 app.command()(agent.agent)
 app.command()(serve.serve)
+app.command()(top.top)
 app.command()(mcp.mcp)
 app.command()(mcp.approve)
 app.command(cls=RayCommand)(add.embed)

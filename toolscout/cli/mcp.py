@@ -19,6 +19,9 @@ from toolscout.cli.common import (
     AllowTargetOption,
     EncoderOption,
     LevelOption,
+    LogJsonOption,
+    OtelContentOption,
+    OtelOption,
     RerankByDefaultOption,
     RetrieverOption,
     StoreOption,
@@ -27,6 +30,7 @@ from toolscout.cli.common import (
     retriever_to_open,
     store_place,
 )
+from toolscout.core import tracing
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, UnknownTool
 from toolscout.stores import is_url
@@ -57,6 +61,13 @@ def mcp(
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Hold back a tool that changes in any way, until: toolscout approve.")
     ] = False,
+    quarantine_level: Annotated[
+        str | None,
+        typer.Option(
+            metavar="low|medium|high",
+            help="Also hold back new tools in which the scan finds something of this level, until: toolscout approve.",
+        ),
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(envvar="TOOLSCOUT_KEY", metavar="KEY", help="Who the client is, where the catalogue has keys."),
@@ -87,6 +98,9 @@ def mcp(
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write who called what to this file, one JSON object a line.")
     ] = None,
+    log_json: LogJsonOption = False,
+    otel: OtelOption = False,
+    otel_content: OtelContentOption = False,
     store: StoreOption = None,
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
@@ -94,6 +108,7 @@ def mcp(
     level: LevelOption = None,
 ) -> None:
     """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
+    from toolscout.catalogue.poisoning import checked_finding_level
     from toolscout.scout import Scout
     from toolscout.serving.access import Access
     from toolscout.serving.audit import Audit
@@ -105,6 +120,7 @@ def mcp(
     from toolscout.serving.gateway.sources import BackendOptions, Backends
     from toolscout.serving.limits import ServeOptions
 
+    held_level = checked_finding_level(quarantine_level) if quarantine_level else None
     host, port = _address(http) if http else ("", 0)
     peers = Peers(advertise or "", tuple(peer or ())) if http else None
     names = (*(allow_host or ()), *([peers.host] if peers and peers.host else ()))
@@ -115,17 +131,19 @@ def mcp(
     for problem in found.problems:
         output.note(problem)
     place = store_place(ctx, store)
-    loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
+    loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving", "opentelemetry")
     # Standard output belongs to the protocol.
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
     with (
-        output.logged(logging.INFO, *loggers),
+        output.logged(logging.INFO, *loggers, as_json=log_json),
+        tracing.running(otel, otel_content),
         Scout.open(place, named, encoder=encoder, level=level, wait=False) as scout,
     ):
         scout.follow()
         access = Access(scout, loopback=served is None or served.loopback)
-        held = holding.Quarantine(scout.store.approvals()) if quarantine else None
-        backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()), peers)
+        held = holding.Quarantine(scout.store.approvals()) if quarantine or held_level else None
+        allowed = tuple(allow_target or ())
+        backends = Backends(scout, found, BackendOptions(timeout=timeout), held, allowed, peers, held_level)
         options = GatewayOptions(pins=tuple(pin or ()), key=key)
         gateway = Gateway(access, backends, options, Audit(audit))
         if served is None:

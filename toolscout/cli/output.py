@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import IO, Any
 
 from rich import box
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toolscout.core import tracing
 from toolscout.core.tool import clean_text
 
 # The width where output is no terminal: fixed, so that the output of two runs can be compared.
@@ -71,10 +73,29 @@ class _Notes(logging.Handler):
         note(message, label=record.levelname.lower())
 
 
+class _JsonLines(logging.Handler):
+    """Prints each log record as one line of ASCII JSON on stderr, with the ids of the request and of its trace."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry |= {key: record.__dict__[key] for key in ("route", "status", "ms") if key in record.__dict__}
+        entry |= {"error": repr(record.exc_info[1])} if record.exc_info else {}
+        ids = {"request_id": tracing.request_id.get(), "trace_id": tracing.trace_id()}
+        line = json.dumps(entry | {key: value for key, value in ids.items() if value}, default=str)
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
 @contextmanager
-def logged(level: int, *names: str) -> Iterator[None]:
+def logged(level: int, *names: str, as_json: bool = False) -> Iterator[None]:
     """Print the records of these loggers, from `level` on, on stderr while the block runs."""
-    handler, loggers = _Notes(level), [logging.getLogger(name) for name in names]
+    handler = _JsonLines(level) if as_json else _Notes(level)
+    loggers = [logging.getLogger(name) for name in names]
     before = [(log.level, log.propagate) for log in loggers]
     for log in loggers:
         log.addHandler(handler)

@@ -23,6 +23,9 @@ from toolscout.cli import output
 from toolscout.cli.common import (
     EncoderOption,
     LevelOption,
+    LogJsonOption,
+    OtelContentOption,
+    OtelOption,
     RerankOption,
     RetrieverOption,
     StoreOption,
@@ -30,6 +33,7 @@ from toolscout.cli.common import (
     print_measurements,
     retriever_to_open,
 )
+from toolscout.core import tracing
 from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
 
 DEFAULT_PORT = 8765
@@ -88,6 +92,9 @@ def serve(
     ] = None,
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help="Record calls here.")] = None,
     results: Annotated[Path, typer.Option(metavar="DIR", help="The results that the page shows.")] = Path("results"),
+    log_json: LogJsonOption = False,
+    otel: OtelOption = False,
+    otel_content: OtelContentOption = False,
     open: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
     store: StoreOption = None,
 ) -> None:
@@ -121,7 +128,7 @@ def serve(
     )
     place, token = existing_place(ctx, store), _token()
     _share_heaps()
-    with ExitStack() as opened, _logs_and_signals():
+    with ExitStack() as opened, _logs_and_signals(log_json), tracing.running(otel, otel_content):
         chosen = retriever_to_open(retriever, rerank)
         scout = opened.enter_context(PacedScout.open(place, chosen, encoder=encoder, level=level, wait=False))
         others = {
@@ -248,7 +255,7 @@ def _page_opener(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def _logs_and_signals() -> Iterator[None]:
+def _logs_and_signals(as_json: bool) -> Iterator[None]:
     """Show the server's log inside the block, and end with exit code 0 on SIGTERM.
 
     uvicorn raises the signal again once it has answered everything.
@@ -256,7 +263,8 @@ def _logs_and_signals() -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _exit) if in_main else None
     try:
-        with output.logged(logging.WARNING, "toolscout.serving"):
+        level = logging.INFO if as_json else logging.WARNING
+        with output.logged(level, "toolscout.serving", "opentelemetry", as_json=as_json):
             yield
     finally:
         if before is not None:

@@ -59,6 +59,15 @@ def clean_text(text: str) -> str:
     return " ".join(text.split())
 
 
+def escaped_text(text: str) -> str:
+    """Return the text with invisible characters as escapes: a model reads them, so a person must see them."""
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """How to call a tool. It never holds a secret: headers and environment variables are given at call time.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from toolscout.core import tracing
 from toolscout.core.answer import Allowed, Reason, Similarity
 from toolscout.core.arrays import Doubles, Floats, Ints
 from toolscout.core.expansion import with_expansion
@@ -309,8 +310,10 @@ class DocumentIndex(Retriever):
             raise EncoderUnavailable("the encoder is not asked for this search")
         distinct = list(dict.fromkeys(requests))
         if len(distinct) == 1:
-            return np.repeat(encoder.encode_request(distinct[0])[None], len(requests), axis=0)
-        vectors = encoder.encode(distinct)
+            with tracing.span("embeddings request", gen_ai__operation__name="embeddings"):
+                return np.repeat(encoder.encode_request(distinct[0])[None], len(requests), axis=0)
+        with tracing.span("embeddings requests", gen_ai__operation__name="embeddings"):
+            vectors = encoder.encode(distinct)
         places = {request: place for place, request in enumerate(distinct)}
         return vectors[[places[request] for request in requests]]
 

@@ -147,6 +147,8 @@ class _Endpoints:
         """Return what is sent for each search, which may be of different callers, or its error."""
         answers, found = self._access.search_together([search for search, _ in items]), list[str | Exception]()
         for answer, (_, show) in zip(answers, items, strict=True):
+            if isinstance(answer, Answer):
+                self.metrics.count_verdict(answer.verdict)
             try:
                 found.append(answer if isinstance(answer, Exception) else json.dumps(show(answer)))
             except Exception as error:  # it concerns this search alone

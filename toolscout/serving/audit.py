@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from toolscout.core import tracing
 from toolscout.errors import BadRequest
 from toolscout.serving.access import Caller
 
@@ -50,6 +51,8 @@ class Audit:
             "ok": ok,
             "ms": round(ms, 1),
         }
+        if request_id := tracing.request_id.get():
+            entry["request_id"] = request_id
         line = json.dumps(entry).encode() + b"\n"  # ASCII: no name can break a line
         with self._lock:
             try:

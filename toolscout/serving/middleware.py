@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolscout.core import tracing
 from toolscout.core.permissions import KEY_PREFIX
 from toolscout.errors import Unauthorized
 from toolscout.serving import problems, request_bodies
@@ -24,6 +25,7 @@ from toolscout.serving.prometheus import Metrics
 
 CALLER, LABEL, SHARER, _SECONDS = "toolscout.caller", "toolscout.route", "toolscout.sharer", "toolscout.seconds"
 KEY_HEADER = "x-toolscout-key"
+REQUEST_ID = "x-request-id"
 SMALL_BODY = 1 << 14  # bytes of JSON that take less than a millisecond or two to read
 # Paths open to probes without a key; they reveal nothing of the catalogue.
 _OPEN = frozenset(["/health", "/ready", "/openapi.json"])
@@ -49,12 +51,25 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        given = Headers(scope=scope)
+        token = tracing.request_id.set(tracing.checked_request_id(given.get(REQUEST_ID)))
+        try:
+            with tracing.span(f"{scope['method']}", "server", tracing.extracted(given)) as span:
+                await self._answer(scope, receive, send, span)
+        finally:
+            tracing.request_id.reset(token)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, span: tracing.Span) -> None:
         began, status = time.perf_counter(), 0
+        request_id = tracing.request_id.get().encode()
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = list(message.get("headers", ()))
+                if all(name.lower() != REQUEST_ID.encode() for name, _ in headers):  # that of a forwarded answer stays
+                    message = {**message, "headers": [*headers, (REQUEST_ID.encode(), request_id)]}
             await send(message)
 
         try:
@@ -72,7 +87,7 @@ class Edge:
                     detail = "something went wrong in the server, whose log says what; ask again, or report it"
                     await problems.response(Problem(500, detail))(scope, receive, noted)
         finally:
-            self._note(scope, status, time.perf_counter() - began)
+            self._note(scope, status, time.perf_counter() - began, span)
 
     def _admit(self, scope: Scope) -> int:
         """Return how many bytes the body may have; raises where the request is not let in.
@@ -101,9 +116,16 @@ class Edge:
             raise too_large(most)  # at once, before the body is sent
         return most
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _note(self, scope: Scope, status: int, seconds: float, span: tracing.Span) -> None:
         label = scope.get(LABEL) or ("page" if scope["path"].startswith("/page") or scope["path"] == "/" else "other")
         self._metrics.observe(label, status, seconds)
+        about = {"http.route": label.rpartition(" ")[2], "http.request.method": scope["method"]}
+        about |= {"http.response.status_code": status}
+        tracing.record("http.server.request.duration", seconds, "s", "Duration of HTTP requests.", **about)
+        span.set(**about)
+        if status >= 500:
+            span.failed(str(status))
+        _log.info("%s %s", label, status, extra={"route": label, "status": status, "ms": round(1000 * seconds, 1)})
         caller = scope.get(CALLER)
         if caller is not None and label != "other":
             tool = without_keys(str(scope.get("path_params", {}).get("id", "")))

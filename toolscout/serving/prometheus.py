@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from toolscout.core.tool import clean_text
+
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+MAX_TOOLS = 1_000  # that calls are counted of, one by one
 _STATM = Path("/proc/self/statm")
 
 
@@ -20,6 +23,8 @@ class Metrics:
         """Start at zero."""
         self._counts: Counter[tuple[str, int]] = Counter()
         self._times: dict[str, tuple[list[int], float]] = {}
+        self._verdicts: Counter[str] = Counter()
+        self._calls: dict[tuple[str, bool], tuple[int, float]] = {}
         self._lock = threading.Lock()
 
     def observe(self, route: str, status: int, seconds: float) -> None:
@@ -30,10 +35,23 @@ class Metrics:
             buckets[next((i for i, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))] += 1
             self._times[route] = (buckets, total + seconds)
 
+    def count_verdict(self, verdict: str) -> None:
+        """Count the verdict of a search."""
+        with self._lock:
+            self._verdicts[verdict] += 1
+
+    def observe_call(self, tool_id: str, ok: bool, seconds: float) -> None:
+        """Count a call of a tool. Beyond MAX_TOOLS tools, all further ones are counted as one."""
+        with self._lock:
+            if (tool_id, ok) not in self._calls and len(self._calls) >= MAX_TOOLS:
+                tool_id = "other"
+            calls, total = self._calls.get((tool_id, ok), (0, 0.0))
+            self._calls[tool_id, ok] = (calls + 1, total + seconds)
+
     def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
         """Return all metrics as text; `gauges` maps further names to a help text and a value."""
         with self._lock:
-            lines = [*self._requests(), *self._seconds()]
+            lines = [*self._requests(), *self._seconds(), *self._verdict_lines(), *self._call_lines()]
         for name, (about, value) in (*gauges.items(), *_process().items()):
             lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {value:.17g}"]
         return "\n".join(lines) + "\n"
@@ -43,6 +61,22 @@ class Metrics:
         yield "# TYPE toolscout_requests_total counter"
         for (route, status), count in sorted(self._counts.items()):
             yield f'toolscout_requests_total{{route="{route}",status="{status}"}} {count}'
+
+    def _verdict_lines(self) -> Iterator[str]:
+        yield "# HELP toolscout_verdicts_total Searches answered, by verdict."
+        yield "# TYPE toolscout_verdicts_total counter"
+        for verdict, count in sorted(self._verdicts.items()):
+            yield f'toolscout_verdicts_total{{verdict="{verdict}"}} {count}'
+
+    def _call_lines(self) -> Iterator[str]:
+        if not self._calls:
+            return
+        yield "# HELP toolscout_call_seconds How long calls of tools took."
+        yield "# TYPE toolscout_call_seconds summary"
+        for (tool_id, ok), (count, total) in sorted(self._calls.items()):
+            labels = f'tool="{escaped_label(tool_id)}",ok="{str(ok).lower()}"'
+            yield f"toolscout_call_seconds_sum{{{labels}}} {total:.6f}"
+            yield f"toolscout_call_seconds_count{{{labels}}} {count}"
 
     def _seconds(self) -> Iterator[str]:
         yield "# HELP toolscout_request_seconds How long requests took."
@@ -54,6 +88,11 @@ class Metrics:
                 yield f'toolscout_request_seconds_bucket{{route="{route}",le="{bound}"}} {below}'
             yield f'toolscout_request_seconds_sum{{route="{route}"}} {total:.6f}'
             yield f'toolscout_request_seconds_count{{route="{route}"}} {below}'
+
+
+def escaped_label(text: str) -> str:
+    """Return a text as the value of a label."""
+    return clean_text(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def resident_bytes() -> int:

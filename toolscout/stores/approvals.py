@@ -45,8 +45,12 @@ class ApprovalRows:
         self._execute(statement, [tool_id, digest, said])
 
     def hold(self, tool_id: str, digest: str, says: str | None) -> None:
-        """Record a definition that waits for approval."""
-        self._execute("UPDATE approvals SET waiting = %s, says = %s WHERE id = %s", [digest, says, tool_id])
+        """Record a definition that waits for approval, beside the one that is approved, if any."""
+        statement = """
+            INSERT INTO approvals (id, said, waiting, says) VALUES (%s, '', %s, %s) ON CONFLICT (id) DO UPDATE SET
+            waiting = excluded.waiting, says = excluded.says
+        """
+        self._execute(statement, [tool_id, digest, says])
 
     def forget_waiting(self, tool_id: str) -> None:
         """Let nothing wait: the definition is the approved one again."""

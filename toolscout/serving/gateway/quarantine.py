@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from toolscout.core.tool import Tool
+from toolscout.core.tool import Tool, escaped_text
 from toolscout.stores.approvals import ApprovalRows, Approvals
 
 # Characters stored of a tool's definition, to show what changed; and of each field of a longer definition.
@@ -56,19 +56,22 @@ class Quarantine:
         """Use this record, which is closed with the quarantine."""
         self._record = record
 
-    def admitted(self, tools: Iterable[Tool]) -> list[Tool]:
-        """Return the tools that may be shown: those unchanged since their approval, and new ones, now approved."""
+    def admitted(self, tools: Iterable[Tool], suspicious: Container[str] = ()) -> list[Tool]:
+        """Return the tools that may be shown: those unchanged since their approval, and new ones, now approved.
+
+        New tools whose id is in `suspicious` are held back instead.
+        """
         admitted_tools: list[Tool] = []
         quotas: dict[str, _NamespaceQuota] = {}
         with self._record.changing() as rows:
             for tool in tools:
-                if self._admit(rows, tool, quotas):
+                if self._admit(rows, tool, quotas, tool.id in suspicious):
                     admitted_tools.append(tool)
         for namespace in sorted(name for name, quota in quotas.items() if quota.exceeded):
             _log.warning("%s: the record of its tools is full; new ones are left out", namespace)
         return admitted_tools
 
-    def _admit(self, rows: ApprovalRows, tool: Tool, quotas: dict[str, _NamespaceQuota]) -> bool:
+    def _admit(self, rows: ApprovalRows, tool: Tool, quotas: dict[str, _NamespaceQuota], suspicious: bool) -> bool:
         """Record a tool's definition and return whether it may be shown."""
         fields = _reviewed_fields(tool)
         digest = self._digest(fields)
@@ -85,8 +88,11 @@ class Quarantine:
         text = quotas[tool.namespace].stored_text(fields, new=state is None)
         if state is None:
             if text is not None:
-                rows.accept(tool.id, digest, text)
-            return text is not None
+                if suspicious:
+                    rows.hold(tool.id, digest, text)
+                else:
+                    rows.accept(tool.id, digest, text)
+            return text is not None and not suspicious
         if approved == _first_digest(tool):  # approved under version 1 of the rule
             rows.accept(tool.id, digest, text)
             return True
@@ -186,7 +192,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]
         return "", "what differs is too long to be kept"
     if [path for path, _, _ in changes] == ["description"]:
         return _text(changes[0][1]), _text(changes[0][2])
-    old, new = ([f"{_visible(path)}: {_text(pair[side])}" for path, *pair in changes] for side in (0, 1))
+    old, new = ([f"{escaped_text(path)}: {_text(pair[side])}" for path, *pair in changes] for side in (0, 1))
     return "\n".join(old), "\n".join(new)
 
 
@@ -201,13 +207,4 @@ def _changes(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]
 def _text(value: Any) -> str:
     if value is _ABSENT:
         return "-"
-    return _visible(value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False))
-
-
-def _visible(text: str) -> str:
-    """Return the text with invisible characters as escapes: a model reads them, so a person must see them."""
-    if text.isprintable():
-        return text
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text
-    )
+    return escaped_text(value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False))

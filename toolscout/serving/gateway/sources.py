@@ -13,14 +13,18 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from toolscout import catalogue
 from toolscout.calling.dispatch import CallOptions, OriginCaller, allowing
+from toolscout.catalogue import poisoning
 from toolscout.catalogue.base import ReadOptions, is_url, safe_url
 from toolscout.catalogue.importers import functions
+from toolscout.catalogue.poisoning import Finding, FindingLevel
+from toolscout.core import tracing
 from toolscout.core.addresses import Addresses
 from toolscout.core.targets import Place, place_of
 from toolscout.core.tool import Tool, clean_text
@@ -44,6 +48,7 @@ _log = logging.getLogger("toolscout.gateway")
 _T = TypeVar("_T")
 _MAX_CALLS = 32  # calls of HTTP services and functions at a time
 _SHOWN_TARGETS = 5
+_SHOWN_FINDINGS = 20
 _RETRY_S = 30.0  # before an encoder's endpoint that failed is asked again
 _FOLLOW_S = 0.5  # between two looks whether another gateway has changed the catalogue
 _CONFIG_KEY = "gateway"  # in an origin's details: the configuration that the tool comes from
@@ -60,17 +65,20 @@ class Backends:
         quarantine: Quarantine | None = None,
         allow: Sequence[str] = (),
         peers: Peers | None = None,
+        quarantine_level: FindingLevel | None = None,
     ) -> None:
         """Take the configuration; running() starts the servers.
 
         `allow`: targets at which tools of the catalogue that are not from the configuration may be called. `peers`:
         share the stdio servers with other gateways over this store, where it has leases; None: run them all.
+        `quarantine_level`: new tools with a finding of the scan at this level wait in the quarantine for approval.
         """
         self.scout = scout
         self.config = config or GatewayConfig()
         self.options = options or BackendOptions()
         self.changed: Callable[[], Awaitable[None]] | None = None
-        self._quarantine = quarantine
+        self._quarantine, self._quarantine_level = quarantine, quarantine_level
+        self._suspicions: dict[str, frozenset[Finding]] = {}  # by server or source: those last logged
         self._servers = {
             backend.name: backend
             for backend in (Backend(server, self.options, self._publish) for server in self.config.servers)
@@ -123,6 +131,10 @@ class Backends:
             for backend in self._servers.values():
                 await backend.tried.wait()
 
+    def server_names(self) -> list[str]:
+        """Return the names of all servers, whether they answer or not."""
+        return list(self._servers)
+
     def problems(self) -> dict[str, str]:
         """Return the servers that do not answer, each with the reason."""
         return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
@@ -139,6 +151,15 @@ class Backends:
         `headers` goes with a call of a server that another gateway runs. Raises what Ownership.call raises. Errors of
         other sources are results with is_error.
         """
+        with tracing.span(f"upstream {tool.namespace}", "client", toolscout__upstream=tool.namespace) as span:
+            result = await self._call(tool, arguments, progress, headers)
+            if result.is_error:
+                span.failed("tool_error")
+            return result
+
+    async def _call(
+        self, tool: Tool, arguments: Mapping[str, Any], progress: Progress, headers: CallerHeaders | None
+    ) -> types.CallToolResult:
         backend = self._servers.get(tool.namespace)
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
             if self._ownership is None or not backend.server.command:
@@ -252,8 +273,9 @@ class Backends:
         """Write the tools of a server or source, those not held back, to the catalogue; by default its last list."""
         async with self._admission_locks[name]:  # else an older list could overwrite a newer one
             admitted = listed = self._latest[name] = self._latest[name] if tools is None else tools
+            suspicious = await anyio.to_thread.run_sync(self._suspicious, name, listed)
             if self._quarantine is not None:
-                admitted = await anyio.to_thread.run_sync(self._quarantine.admitted, listed)
+                admitted = await anyio.to_thread.run_sync(self._quarantine.admitted, listed, suspicious)
             if name in self._servers:
                 self._servers[name].admit(listed, admitted)
         if name in self._sources:
@@ -261,6 +283,19 @@ class Backends:
         marked = [_with_config(tool, self.config.origin) for tool in admitted]
         source = f"gateway {self.config.origin} {name}"
         await self._change_catalogue(lambda: self.scout.store.add(marked, source, replace=True, sync=True))
+
+    def _suspicious(self, name: str, tools: list[Tool]) -> set[str]:
+        """Scan the tools of a server or source, log new findings, and return the ids to hold back."""
+        others = [tool.id for other, listed in list(self._latest.items()) if other != name for tool in listed]
+        found = poisoning.scan(tools, others)
+        new = [one for one in found if one.level != "low" and one not in self._suspicions.get(name, ())]
+        self._suspicions[name] = frozenset(found)
+        for finding in new[:_SHOWN_FINDINGS]:
+            _log.warning("%s", finding.line())
+        if len(new) > _SHOWN_FINDINGS:
+            _log.warning("%s: and %s more findings; see: toolscout scan", name, f"{len(new) - _SHOWN_FINDINGS:,}")
+        level = self._quarantine_level
+        return {finding.tool_id for finding in found if level and poisoning.level_reached([finding], level)}
 
     async def _change_catalogue(self, change: Callable[[], object]) -> None:
         """Change the store in a thread and refresh the index; where the catalogue version moved, call `changed`."""
@@ -338,7 +373,7 @@ async def _in_daemon_thread(work: Callable[[], _T], limiter: anyio.CapacityLimit
             loop.call_soon_threadsafe(end)
 
     await limiter.acquire_on_behalf_of(borrower)
-    threading.Thread(target=run, name="toolscout-gateway-call", daemon=True).start()
+    threading.Thread(target=copy_context().run, args=[run], name="toolscout-gateway-call", daemon=True).start()
     await ended.wait()
     if failures:
         raise failures[0]

@@ -27,6 +27,7 @@ try:
     from pydantic import ValidationError
     from starlette.datastructures import Headers
     from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from toolscout.serving import http_protocol, problems
@@ -34,10 +35,11 @@ try:
     from toolscout.serving.limits import HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
     from toolscout.serving.middleware import SHARER, SMALL_BODY, announced, key_of, measured, too_large
     from toolscout.serving.problems import Problem
+    from toolscout.serving.prometheus import MEDIA_TYPE
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
-PATH = "/mcp"
+PATH, METRICS_PATH = "/mcp", "/metrics"
 # JSON values in one message: each takes some microseconds and about a hundred bytes to parse in the event loop.
 MAX_VALUES = 50_000
 # A string without an end matches to the end of the text, so that nothing is scanned twice.
@@ -119,7 +121,7 @@ class _RequestGuard:
     """
 
     def __init__(self, app: ASGIApp, gateway: Gateway, options: ServeOptions) -> None:
-        self._app, self._access = app, gateway.access
+        self._app, self._access, self._gateway = app, gateway.access, gateway
         self._origins, self._rates = Origins(options), Rates(options.rate, options.burst)
         self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
         self._sessions = _Sessions(app, options)
@@ -160,6 +162,13 @@ class _RequestGuard:
         who = scope[SHARER] = sharer(caller, client)
         share_for(who)
         self._rates.take(who)
+        if scope["path"] == METRICS_PATH and scope["method"] == "GET":
+            if self._access.has_keys():  # without keys only this machine asks, which may call every tool
+                self._access.require_admin(caller)
+                self._access.require_everything(caller)
+            text = await anyio.to_thread.run_sync(self._gateway.metrics_text)
+            await Response(text, headers={"Cache-Control": "no-store"}, media_type=MEDIA_TYPE)(scope, receive, send)
+            return
         if announced(headers) > self._max_bytes:
             raise too_large(self._max_bytes)
         owner = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
