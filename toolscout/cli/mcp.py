@@ -27,6 +27,7 @@ from toolscout.cli.common import (
     retriever_to_open,
     store_path,
 )
+from toolscout.cli.sign_in import AudienceOption, ClaimsOption, IssuerOption, ResourceOption, sign_in_of
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, UnknownTool
 
@@ -60,6 +61,10 @@ def mcp(
         str | None,
         typer.Option(envvar="TOOLSCOUT_KEY", metavar="KEY", help="Who the client is, where the catalogue has keys."),
     ] = None,
+    oidc_issuer: IssuerOption = None,
+    oidc_audience: AudienceOption = "",
+    oidc_claims: ClaimsOption = None,
+    oidc_resource: ResourceOption = "",
     allow_target: AllowTargetOption = None,
     allow_host: Annotated[
         list[str] | None,
@@ -90,6 +95,9 @@ def mcp(
 
     host, port = _address(http) if http else ("", 0)
     served = ServeOptions(host=host, port=port, hosts=tuple(allow_host or ())) if http else None
+    if served is None and (oidc_issuer or oidc_audience or oidc_claims or oidc_resource):
+        raise BadRequest("people sign in over --http; over stdio say who the client is with --key")
+    sign_in = sign_in_of(oidc_issuer, oidc_audience, oidc_claims, oidc_resource)
     found = gateway_config.read_config(config) if config else gateway_config.GatewayConfig()
     for problem in found.problems:
         output.note(problem)
@@ -98,7 +106,7 @@ def mcp(
     # Standard output belongs to the protocol.
     named = retriever_to_open(retriever, reranker_or_default(retriever, rerank))
     with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder, level=level) as scout:
-        access = Access(scout, loopback=served is None or served.loopback)
+        access = Access(scout, loopback=served is None or served.loopback, sign_in=sign_in)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))
         options = GatewayOptions(pins=tuple(pin or ()), key=key)

@@ -30,6 +30,7 @@ from toolscout.cli.common import (
     print_measurements,
     retriever_to_open,
 )
+from toolscout.cli.sign_in import AudienceOption, ClaimsOption, IssuerOption, ResourceOption, sign_in_of
 from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
 
 DEFAULT_PORT = 8765
@@ -86,6 +87,10 @@ def serve(
             help="The page may add from this host though it is not at a public address; may be repeated.",
         ),
     ] = None,
+    oidc_issuer: IssuerOption = None,
+    oidc_audience: AudienceOption = "",
+    oidc_claims: ClaimsOption = None,
+    oidc_resource: ResourceOption = "",
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help="Record calls here.")] = None,
     results: Annotated[Path, typer.Option(metavar="DIR", help="The results that the page shows.")] = Path("results"),
     open: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
@@ -127,7 +132,8 @@ def serve(
         others = {
             name: opened.enter_context(Scout.open(path, name, encoder=encoder, level=level)) for name in compare or ()
         }
-        access = Access(scout, loopback=options.loopback, token=token)
+        sign_in = sign_in_of(oidc_issuer, oidc_audience, oidc_claims, oidc_resource)
+        access = Access(scout, loopback=options.loopback, token=token, sign_in=sign_in)
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
         _warm(scout)

@@ -136,7 +136,7 @@ def sharer(caller: Caller | None, client: Sequence[Any] | None) -> str:
     All addresses of an IPv6 /64 network count as one, since one client usually has the whole network.
     """
     if caller is not None and (caller.name != ANONYMOUS or caller.admin):
-        return f"key {caller.name}"
+        return f"key {caller.identity}"
     address = str(client[0]) if client else ""
     try:
         found = ipaddress.ip_address(address)

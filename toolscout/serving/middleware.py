@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolscout.core.permissions import KEY_PREFIX
-from toolscout.errors import Unauthorized
-from toolscout.serving import problems, request_bodies
+from toolscout.errors import Forbidden, SignInUnavailable, Unauthorized
+from toolscout.serving import problems, protected_resource, request_bodies
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.audit import Audit
 from toolscout.serving.limits import PATHS, Gate, HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
@@ -26,7 +26,9 @@ CALLER, LABEL, SHARER, _SECONDS = "toolscout.caller", "toolscout.route", "toolsc
 KEY_HEADER = "x-toolscout-key"
 SMALL_BODY = 1 << 14  # bytes of JSON that take less than a millisecond or two to read
 # Paths open to probes without a key; they reveal nothing of the catalogue.
-_OPEN = frozenset(["/health", "/ready", "/openapi.json"])
+_OPEN = frozenset(["/health", "/ready", "/openapi.json", *protected_resource.PATHS])
+# What stands for the caller of a key or token that is not accepted.
+REFUSED = (Unauthorized, Forbidden, SignInUnavailable)
 # Paths where admins add tools.
 ADDS = ("/tools", "/page/add")
 _KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{43}}(?![\w-])")
@@ -39,6 +41,7 @@ class Edge:
     def __init__(self, app: ASGIApp, access: Access, options: ServeOptions, metrics: Metrics, audit: Audit) -> None:
         """Wrap an app."""
         self._app, self._access, self._metrics, self._audit = app, access, metrics, audit
+        self._key_fetches = protected_resource.KeyFetches(access.sign_in)
         self._rates, self._origins = Rates(options.rate, options.burst), Origins(options)
         self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
         self._seconds, self._usual = options.seconds, options.body_bytes
@@ -50,16 +53,17 @@ class Edge:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 0
+        answer = protected_resource.challenging(self._access.sign_in, scope, send, "")
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            await answer(message)
 
         try:
             try:
-                most, who = self._admit(scope), scope[SHARER]
+                most, who = await self._admit(scope), scope[SHARER]
                 with self._held.counted(who) as hold, self._in_flight.counted(who) as begin:
                     await self._app(scope, measured(receive, most, hold, begin), noted)
             except Problem as problem:
@@ -74,7 +78,7 @@ class Edge:
         finally:
             self._note(scope, status, time.perf_counter() - began)
 
-    def _admit(self, scope: Scope) -> int:
+    async def _admit(self, scope: Scope) -> int:
         """Return how many bytes the body may have; raises where the request is not let in.
 
         The caller, or the error for its key, is stored in the scope for the route.
@@ -85,9 +89,11 @@ class Edge:
         scope[_SECONDS] = self._seconds
         if scope["path"] in _OPEN:
             return self._usual
+        key = key_of(headers)
+        await self._key_fetches.ready(key)
         try:
-            caller: Caller | Exception = self._access.caller(key_of(headers))
-        except Unauthorized as error:
+            caller: Caller | Exception = self._access.caller(key)
+        except REFUSED as error:
             caller = error
         scope[CALLER] = caller
         if isinstance(caller, Caller):

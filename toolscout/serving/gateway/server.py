@@ -139,14 +139,14 @@ class Gateway:
         self.backends = backends
         self.options = options or GatewayOptions()
         self._audit = audit or Audit(None)
-        # By caller's name: a caller is notified only of changes to its own list.
+        # By caller's identity: a caller is notified only of changes to its own list.
         self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
         self.checks = ArgumentChecks()
         self._gate = Gate(2, _QUEUED, _LONGEST_S)
-        # By caller's name: its key, and the tools it was listed, in order.
+        # By caller's identity: its key, and the tools it was listed, in order.
         self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
         self._shown_lock = threading.Lock()
-        self._connections: dict[int, tuple[Any, str]] = {}  # by id(): a connection and its caller's name
+        self._connections: dict[int, tuple[Any, str]] = {}  # by id(): a connection and its caller's identity
         self._unchecked_pins = self.options.pins
         backends.changed = self._catalogue_changed
         self.server: Server[Any] = _Server(
@@ -164,7 +164,7 @@ class Gateway:
         key = self._key(ctx)
         try:
             if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-                self._track_connection(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).name)
+                self._track_connection(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).identity)
             return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
@@ -177,10 +177,10 @@ class Gateway:
             caller = await self._in_thread(lambda: self.access.caller(key))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
-        if caller.name not in self._buses:
+        if caller.identity not in self._buses:
             bus = InMemorySubscriptionBus()
-            self._buses[caller.name] = (bus, ListenHandler(bus))
-        return await self._buses[caller.name][1](ctx, params)
+            self._buses[caller.identity] = (bus, ListenHandler(bus))
+        return await self._buses[caller.identity][1](ctx, params)
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         began = time.perf_counter()
@@ -192,10 +192,10 @@ class Gateway:
             name, arguments = params.name, params.arguments or {}
             if name in _META:
                 action = name.partition("_")[0]
-                arguments, wrong = await self.checks.repaired(who.name, arguments, _META[name].input_schema)
+                arguments, wrong = await self.checks.repaired(who.identity, arguments, _META[name].input_schema)
                 if wrong:
                     raise BadRequest(f"the arguments of {name} do not fit: {'; '.join(wrong)}")
-            elif who.name not in self._shown:  # another gateway process listed the tools for this caller
+            elif who.identity not in self._shown:  # another gateway process listed the tools for this caller
                 await self._in_thread(lambda: self._show(key))
             if action == "search":
                 result = await self._search(who, arguments["query"], arguments.get("k", 5))
@@ -241,7 +241,7 @@ class Gateway:
         return await self._in_thread(find)
 
     async def _call(self, ctx: Any, caller: Caller, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
-        wrong = await self.checks.problems(caller.name, arguments, tool.input_schema)
+        wrong = await self.checks.problems(caller.identity, arguments, tool.input_schema)
         if wrong:
             return _error_result(
                 f"the arguments do not fit {tool.id}: {'; '.join(wrong)}. Correct them and call it again; "
@@ -290,12 +290,12 @@ class Gateway:
         """Return the tools to list for a caller: those listed before that still exist, in order, then new ones."""
         caller = self.access.caller(key)
         with self._shown_lock:
-            _, before = self._shown.get(caller.name, (None, {}))
+            _, before = self._shown.get(caller.identity, (None, {}))
             current = self._to_list(caller, before)
             if len(self._shown) >= _MAX_CALLERS:
                 self._shown.pop(next(iter(self._shown)))
             shown = {name: current[name] for name in before if name in current} | current
-            self._shown[caller.name] = (key, shown)
+            self._shown[caller.identity] = (key, shown)
             return shown
 
     def _to_list(self, caller: Caller, before: Mapping[str, types.Tool]) -> dict[str, types.Tool]:
@@ -320,7 +320,7 @@ class Gateway:
         """Return the id for a name: an id itself, or the name under which a tool is or could be listed."""
         if "/" in name:
             return name
-        _, shown = self._shown.get(caller.name, (None, {}))
+        _, shown = self._shown.get(caller.identity, (None, {}))
         for tool_id, tool in shown.items():
             if tool.name == name and tool_id not in _META:
                 return tool_id
@@ -338,7 +338,7 @@ class Gateway:
         return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
 
     def _track_connection(self, session: Any, name: str) -> None:
-        """Keep a connection of the older protocol while it lasts, to notify it of changes; `name`: its caller."""
+        """Keep a connection of the older protocol while it lasts, to notify it of changes; `name`: whose it is."""
         connection = session._connection
         if id(connection) not in self._connections:
             self._connections[id(connection)] = (connection, name)
