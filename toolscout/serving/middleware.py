@@ -32,6 +32,7 @@ REFUSED = (Unauthorized, Forbidden, SignInUnavailable)
 # Paths where admins add tools.
 ADDS = ("/tools", "/page/add")
 _KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{43}}(?![\w-])")
+_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]+\.[\w-]+\.[\w-]*")  # a JWT: {" in base64
 _log = logging.getLogger("toolscout.serving")
 
 
@@ -118,8 +119,8 @@ class Edge:
 
 
 def without_keys(text: str) -> str:
-    """Return a text for logs, with a mark in place of anything that looks like a toolscout key."""
-    return _KEY.sub(f"{KEY_PREFIX}…", text)
+    """Return a text for logs, with a mark in place of anything that looks like a toolscout key or a token."""
+    return _TOKEN.sub("eyJ…", _KEY.sub(f"{KEY_PREFIX}…", text))
 
 
 def key_of(headers: Headers) -> str | None:
