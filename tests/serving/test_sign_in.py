@@ -126,9 +126,7 @@ def test_headers_that_are_not_accepted(checked: Checked, header: dict[str, Any])
 
 def test_algorithms_are_pinned(checked: Checked) -> None:
     key, _ = checked.issuer.keys["k1"]
-    pem = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    pem = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     token = checked.member()
     assert checked.principal(token) == "team"
     for header in ({"alg": "none"}, {"alg": "None", "kid": "k1"}, {"kid": "k1"}, {"alg": ["RS256"]}, {"alg": "RS256"}):
@@ -228,7 +226,8 @@ def test_malformed_tokens(checked: Checked) -> None:
         "..", "a.b.c", f"{head}..{signature}", f"{deep}.{body}.{signature}", f"{head}.{deep}.{signature}",
         f"{part([1])}.{body}.{signature}", f"{head}.{part('x')}.{signature}", f"{head}.{body}.*", f"{head}.{body}.",
         f"{head}é.{body}.{signature}", f"{part(b'{')}.{body}.x", f"{head}.{odd}.x",
-        f"{head}.{part({'iss': ['x']})}.x", f"{head}.{part({'iss': checked.issuer.url, 'aud': AUDIENCE, 'exp': 10**400})}.x",
+        f"{head}.{part({'iss': ['x']})}.x",
+        f"{head}.{part({'iss': checked.issuer.url, 'aud': AUDIENCE, 'exp': 10**400})}.x",
     ):  # fmt: skip
         with pytest.raises(InvalidToken):
             checked.principal(token)

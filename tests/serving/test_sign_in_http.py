@@ -18,20 +18,21 @@ from typer.testing import CliRunner
 
 pytest.importorskip("cryptography")
 
-from tests.serving.gateways import found, gateway, serving, small_http  # noqa: E402
-from tests.serving.http_app import TOOLS  # noqa: E402
-from tests.serving.issuer import AUDIENCE, Issuer, issuing, new_key  # noqa: E402
-from toolscout import Scout  # noqa: E402
-from toolscout.cli.main import app as command_line  # noqa: E402
-from toolscout.core.permissions import Principal, new_key as new_api_key  # noqa: E402
-from toolscout.serving.access import Access  # noqa: E402
-from toolscout.serving.app import make_app  # noqa: E402
-from toolscout.serving.audit import Audit  # noqa: E402
-from toolscout.serving.claim_rules import parse_claim_rules  # noqa: E402
-from toolscout.serving.gateway import transports  # noqa: E402
-from toolscout.serving.issuer_keys import IssuerKeys  # noqa: E402
-from toolscout.serving.limits import ServeOptions  # noqa: E402
-from toolscout.serving.sign_in import SignIn  # noqa: E402
+from tests.serving.gateways import found, gateway, serving, small_http
+from tests.serving.http_app import TOOLS
+from tests.serving.issuer import AUDIENCE, Issuer, issuing, new_key
+from toolscout import Scout
+from toolscout.cli.main import app as command_line
+from toolscout.core.permissions import Principal
+from toolscout.core.permissions import new_key as new_api_key
+from toolscout.serving.access import Access
+from toolscout.serving.app import make_app
+from toolscout.serving.audit import Audit
+from toolscout.serving.claim_rules import parse_claim_rules
+from toolscout.serving.gateway import transports
+from toolscout.serving.issuer_keys import IssuerKeys
+from toolscout.serving.limits import ServeOptions
+from toolscout.serving.sign_in import SignIn
 
 RULES: dict[str, Any] = {
     "principals": [
@@ -209,6 +210,7 @@ def test_nothing_of_a_token_is_written_down(
 def test_people_who_share_a_principal_have_limits_of_their_own(issuer: Issuer, server: Server) -> None:
     app = make_app(server.scout, server.access, ServeOptions(rate=0.001, burst=2))
     with TestClient(app, base_url="http://127.0.0.1:8765") as client:
+
         def statuses(subject: str) -> list[int]:
             token = token_for(issuer, "team-a", sub=subject)
             return [client.get("/tools", headers=bearer(token)).status_code for _ in range(3)]

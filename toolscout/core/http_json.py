@@ -16,6 +16,7 @@ from toolscout.core.targets import place_of
 from toolscout.errors import ToolscoutError
 
 MAX_BYTES = 1 << 20
+SECONDS = 5.0
 _LOOPBACK = frozenset(["127.0.0.1", "localhost", "::1"])
 
 
@@ -43,7 +44,7 @@ def fetch_json(
     *,
     form: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
-    seconds: float = 5.0,
+    seconds: float = SECONDS,
 ) -> Mapping[str, Any]:
     """Return the JSON object at a URL; with `form`, the answer to a POST of these fields.
 

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example, Level
-from toolscout.core.permissions import Key, Rules, key_digest
+from toolscout.core.permissions import ANONYMOUS, Key, Rules, User, key_digest
 from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, Forbidden, Unauthorized, UnknownTool
 from toolscout.scout import Count, Scout, Search, checked_request
@@ -25,27 +25,12 @@ from toolscout.stores.base import Store
 if TYPE_CHECKING:
     from toolscout.serving.sign_in import SignIn
 
-ANONYMOUS = "anonymous"
 _WIDEST = 1 << 53  # beyond this, numbers in JSON lose digits in JavaScript
 _LONGEST_KEY = 512
 MAX_FEEDBACK_TOOLS = 100
 """How many tools one example of feedback may name."""
 _TRIES = 5
 _log = logging.getLogger("toolscout.serving")
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A person or program that signed in: the principal whose rights it has, and who it is to which issuer.
-
-    `shown`: what the audit log calls it. `tenant`: that of its token; "" for that of the principal.
-    """
-
-    principal: str
-    issuer: str
-    subject: str
-    shown: str = ""
-    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

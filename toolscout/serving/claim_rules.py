@@ -24,9 +24,9 @@ from typing import Any
 
 import yaml
 
+from toolscout.core.permissions import ANONYMOUS
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, Forbidden, InsufficientScope
-from toolscout.serving.access import ANONYMOUS
 
 _KEYS = {"principals", "tenant", "scopes", "user"}
 _RULE_KEYS = {"principal", "claims", "issuer"}

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from toolscout.core.permissions import ANONYMOUS
 from toolscout.errors import BadRequest
-from toolscout.serving.access import ANONYMOUS, Caller
+from toolscout.serving.access import Caller
 from toolscout.serving.problems import Problem
 from toolscout.stores.base import Store
 

@@ -11,10 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toolscout.core.permissions import KEY_PREFIX
+from toolscout.core.permissions import KEY_PREFIX, User
 from toolscout.core.targets import is_address
 from toolscout.errors import BadRequest, InvalidToken, MissingExtra
-from toolscout.serving.access import User
 from toolscout.serving.claim_rules import ClaimRules
 from toolscout.serving.issuer_keys import ALGORITHMS, IssuerKeys
 
