@@ -248,7 +248,8 @@ class Gateway:
                 "describe_tool shows its inputSchema"
             )
         try:
-            return await self.backends.call(tool, arguments, ctx.session.report_progress)
+            report = ctx.session.report_progress
+            return await self.backends.call(tool, arguments, report, caller, self._key(ctx))
         except (MCPError, ToolscoutError):
             raise
         except Exception:  # the client gets an answer, whatever the server does

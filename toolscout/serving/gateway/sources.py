@@ -12,7 +12,7 @@ import math
 import sqlite3
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -26,13 +26,16 @@ from toolscout.core.targets import Place, place_of
 from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import MissingExtra, ToolscoutError
 from toolscout.scout import Scout
+from toolscout.serving.access import Caller
 from toolscout.serving.gateway.config import GatewayConfig, Source
 from toolscout.serving.gateway.quarantine import Quarantine
 from toolscout.serving.gateway.server_connection import AutoResetEvent, Backend, BackendDown, BackendOptions, Progress
+from toolscout.serving.gateway.upstream_auth import Credentials
 
 try:
     import anyio
     import anyio.to_thread
+    import httpx2
     import mcp_types as types
 except ImportError:
     raise MissingExtra("serving", "serve") from None
@@ -67,9 +70,15 @@ class Backends:
         self.options = options or BackendOptions()
         self.changed: Callable[[], Awaitable[None]] | None = None
         self._quarantine = quarantine
+        self._credentials = {name: Credentials(name, auth) for name, auth in self.config.auth.items()}
+        servers = [
+            replace(one, auth=_TokenAuth(one.url, credentials))
+            if (credentials := self._credentials.get(clean_text(one.name)))
+            else one
+            for one in self.config.servers
+        ]
         self._servers = {
-            backend.name: backend
-            for backend in (Backend(server, self.options, self._publish) for server in self.config.servers)
+            backend.name: backend for backend in (Backend(server, self.options, self._publish) for server in servers)
         }
         self._latest: dict[str, list[Tool]] = {}  # by server or source: all tools it last listed
         self._admission_locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
@@ -109,10 +118,19 @@ class Backends:
         """Return the servers that do not answer, each with the reason."""
         return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], progress: Progress) -> types.CallToolResult:
+    async def call(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        progress: Progress,
+        caller: Caller | None = None,
+        token: str | None = None,
+    ) -> types.CallToolResult:
         """Call a tool at its source and return its result; `progress` gets the reports of an MCP server.
 
-        Raises what Backend.call raises. Errors of other sources are results with is_error.
+        `caller`: for whom; `token`: what it sent to be known. Only a server that is configured so is told of either.
+        Raises what Backend.call raises, and NoCredentials where a server cannot be used for this caller. Errors of
+        other sources are results with is_error.
         """
         backend = self._servers.get(tool.namespace)
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
@@ -121,15 +139,15 @@ class Backends:
         configured = self._read_tools.get(tool.namespace, {}).get(tool.id)
 
         def run() -> Any:
-            caller = self._other_tools if configured is None else self._source_caller(configured)
-            return caller.call([(configured or tool, arguments)])[0]
+            maker = self._other_tools if configured is None else self._source_caller(configured, caller, token)
+            return maker.call([(configured or tool, arguments)])[0]
 
         result = await _in_daemon_thread(run, self._call_limiter)
         text = result.content if result.ok else "\n".join(filter(None, [result.error, result.content]))
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not result.ok)
 
-    def _source_caller(self, tool: Tool) -> OriginCaller:
-        """Return the caller for a tool of a configured source; only the source's own servers get its headers."""
+    def _source_caller(self, tool: Tool, caller: Caller | None, token: str | None) -> OriginCaller:
+        """Return what calls a tool of a configured source; only the source's own servers get its headers."""
         assert tool.origin is not None
         if tool.origin.kind == "function":
             return OriginCaller(self._calls, {tool.id: functions.find(tool.origin.target)})
@@ -137,7 +155,12 @@ class Backends:
         target = source.base_url or tool.origin.target
         calls = replace(self._calls, targets={namespace: target})
         if place_of(target) in self._places(source):
-            return OriginCaller(replace(calls, headers={namespace: source.headers}))
+            headers = dict(source.headers)
+            if (credentials := self._credentials.get(namespace)) is not None:
+                own = credentials.headers(caller, token)
+                taken = {name.lower() for name in own}
+                headers = {name: value for name, value in headers.items() if name.lower() not in taken} | own
+            return OriginCaller(replace(calls, headers={namespace: headers}))
         # A fetched document chose this server: no headers, and no private address unless it is allowed.
         addresses = None if self._other_tools.permits(tool) else Addresses()
         return OriginCaller(replace(calls, addresses=addresses))
@@ -264,6 +287,24 @@ class Backends:
                     seen = stamp
             except sqlite3.Error as error:  # such as a lock of another process; held-back tools stay held back
                 _log.error("the record of approved tools cannot be read: %s; it is tried again", error)
+
+
+class _TokenAuth(httpx2.Auth):
+    """Adds the gateway's own token to each request to one MCP server, and to no other place."""
+
+    def __init__(self, url: str, credentials: Credentials) -> None:
+        self._place, self._credentials = place_of(url), credentials
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        if place_of(str(request.url)) != self._place:
+            yield request
+            return
+        request.headers.update(await anyio.to_thread.run_sync(self._credentials.headers, None, None))
+        response = yield request
+        if response.status_code == 401:  # such as a token that was revoked: once more with a new one
+            self._credentials.forget()
+            request.headers.update(await anyio.to_thread.run_sync(self._credentials.headers, None, None))
+            yield request
 
 
 async def _in_daemon_thread(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
