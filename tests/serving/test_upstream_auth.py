@@ -6,19 +6,20 @@ import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
+import jwt
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 pytest.importorskip("cryptography")
@@ -279,6 +280,95 @@ def test_an_mcp_server_gets_the_gateways_own_token(
     assert set(guarded.seen) == {"exchanged-1-gateway", "exchanged-2-gateway"}
     logged = "".join(one.getMessage() for one in caplog.records) + (tmp_path / "audit").read_text()
     assert not any(secret in logged for secret in (SECRET, "exchanged-1", "exchanged-2", person))
+
+
+def by_person(apps: dict[str, Starlette], seen: list[tuple[str, str]]) -> Starlette:
+    """An MCP server that gives each person another list of tools; others get 401. `seen`: person and method."""
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        token = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+        try:
+            person = jwt.decode(token, options={"verify_signature": False})["sub"]
+        except jwt.PyJWTError:
+            person = ""
+        body = await Request(scope, receive).body() if scope["method"] == "POST" else b"{}"
+        seen.append((person, str(json.loads(body).get("method"))))
+        if person not in apps:
+            await Response("no", 401)(scope, receive, send)
+            return
+        first = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Any:
+            return first.pop() if first else await receive()
+
+        await apps[person](scope, replayed, send)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for app in apps.values():
+                await stack.enter_async_context(app.router.lifespan_context(app))
+            yield
+
+    made = Starlette(lifespan=lifespan)
+    made.router.routes.append(Mount("/", app=dispatch))
+    return made
+
+
+@pytest.mark.slow
+def test_tools_of_a_personal_server_are_seen_by_those_it_lists_them_for(
+    issuer: Issuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    apps = {"alice": make_server("mail").streamable_http_app(), "bob": make_server("bank").streamable_http_app()}
+    seen: list[tuple[str, str]] = []
+    people = {name: issuer.token(groups=["team"], sub=name) for name in ("alice", "bob", "carol")}
+    told: list[str] = []
+
+    async def main() -> None:
+        async with serving(by_person(apps, seen)) as work:
+            config = {"mcpServers": {"work": {"url": work, "auth": {"kind": "pass-through"}}}}
+            async with gateway(tmp_path / "t.db", config, audit=tmp_path / "audit") as made:
+                assert made.backends.problems() == {"work": "wants a sign-in before it lists its tools"}
+                assert made.backends.scout.store.count() == 0
+                store = made.access.scout.store
+                store.put_principal(Principal("post", allow=("*",)))
+                store.put_principal(Principal("boss", allow=("*",), admin=True))
+                key, stored = new_key("boss")
+                store.add_key(stored)
+                rules = {"principals": [{"principal": "post", "claims": {"groups": "team"}}]}
+                sign_in = SignIn([IssuerKeys(issuer.url)], AUDIENCE, parse_claim_rules(rules, [issuer.url]))
+                made.access = Access(made.access.scout, sign_in=sign_in)
+                async with serving(transports.make_app(made, ServeOptions())) as url:
+                    for _ in range(2):
+                        async with signed_in(url, people["alice"]) as alice:
+                            listed = {tool.name for tool in (await alice.list_tools()).tools}
+                            assert "work__get_mail" in listed
+                            assert "work__get_bank" not in listed
+                            assert not (await called(alice, "work/get_mail", {"city": "Oslo"})).is_error
+                            hidden = await called(alice, "work/get_bank", {"city": "Oslo"})
+                            assert "there is no tool" in text(hidden)
+                        async with signed_in(url, people["bob"]) as bob:
+                            listed = {tool.name for tool in (await bob.list_tools()).tools}
+                            assert "work__get_bank" in listed
+                            assert "work__get_mail" not in listed
+                            answer = await bob.call_tool("search_tools", {"query": "get mail of a city", "k": 10})
+                            assert "work/get_mail" not in text(answer)
+                            told.append(text(answer))
+                            assert not (await called(bob, "work/get_bank", {"city": "Oslo"})).is_error
+                            assert (await called(bob, "work/get_mail", {"city": "Oslo"})).is_error
+                    for stranger in (people["carol"], key):
+                        async with signed_in(url, stranger) as client:
+                            assert (await client.list_tools()).tools == []
+                            assert "there is no tool" in text(await called(client, "work/get_mail", {"city": "O"}))
+                    assert made.backends.problems() == {}
+
+    with caplog.at_level(logging.DEBUG, "toolscout"):
+        anyio.run(main)
+    calls = [person for person, method in seen if method == "tools/call"]
+    assert calls == ["alice", "bob", "alice", "bob"]
+    logged = "".join(one.getMessage() for one in caplog.records) + (tmp_path / "audit").read_text()
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("t.db*") if path.is_file()).decode("latin-1")
+    assert not any(token in logged + stored + "".join(told) for token in people.values())
 
 
 class Clock:

@@ -133,11 +133,6 @@ def _auth(
                     auth = parse_upstream_auth(entry, options, place)
                     if section == "functions" or (section in _SERVERS and name not in urls):
                         raise BadSource("'auth' is for servers and services at an address")
-                    if section in _SERVERS and auth is not None and auth.per_caller:
-                        raise BadSource(
-                            f"'auth' of kind {auth.kind} is for OpenAPI services; for this server give "
-                            "client-credentials"
-                        )
                 except BadSource as error:
                     options.problem(BadSource(f"{where}: {name}: {error}; it is left out"))
                     wrong.add(clean_text(name))

@@ -163,6 +163,7 @@ class Gateway:
         await anyio.to_thread.run_sync(self._check_pins)
         key = self._key(ctx)
         try:
+            await self._introduce(key)
             if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
                 self._track_connection(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).identity)
             return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
@@ -188,7 +189,8 @@ class Gateway:
         action, tool_id, ok = "call", "", False
         try:
             key = self._key(ctx)
-            who = await self._in_thread(lambda: self.access.caller(key))
+            await self._introduce(key)
+            who = await self._in_thread(lambda: self._caller(key))
             name, arguments = params.name, params.arguments or {}
             if name in _META:
                 action = name.partition("_")[0]
@@ -218,6 +220,15 @@ class Gateway:
             return _error_result(public_message(error))
         finally:
             self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
+
+    async def _introduce(self, key: str | None) -> None:
+        """Have servers that are used in callers' own names list their tools for this one."""
+        if self.backends.personal:
+            await self.backends.introduce(await self._in_thread(lambda: self.access.caller(key)), key)
+
+    def _caller(self, key: str | None) -> Caller:
+        """Return the caller, with the tools that both its permissions and the servers themselves let it see."""
+        return self.backends.seen_by(self.access.caller(key))
 
     async def _search(self, caller: Caller, query: str, k: int) -> types.CallToolResult:
         def search() -> types.CallToolResult:
@@ -289,7 +300,7 @@ class Gateway:
 
     def _show(self, key: str | None) -> dict[str, types.Tool]:
         """Return the tools to list for a caller: those listed before that still exist, in order, then new ones."""
-        caller = self.access.caller(key)
+        caller = self._caller(key)
         with self._shown_lock:
             _, before = self._shown.get(caller.identity, (None, {}))
             current = self._to_list(caller, before)

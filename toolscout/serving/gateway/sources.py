@@ -22,18 +22,21 @@ from toolscout.calling.dispatch import CallOptions, OriginCaller, allowing
 from toolscout.catalogue.base import ReadOptions, is_url, safe_url
 from toolscout.catalogue.importers import functions
 from toolscout.core.addresses import Addresses
+from toolscout.core.answer import Allowed
 from toolscout.core.targets import Place, place_of
-from toolscout.core.tool import Tool, clean_text
-from toolscout.errors import MissingExtra, ToolscoutError
+from toolscout.core.tool import Tool, clean_text, namespace_of
+from toolscout.errors import MissingExtra, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
 from toolscout.serving.access import Caller
 from toolscout.serving.gateway.config import GatewayConfig, Source
+from toolscout.serving.gateway.personal_servers import PersonalServer
 from toolscout.serving.gateway.quarantine import Quarantine
 from toolscout.serving.gateway.server_connection import AutoResetEvent, Backend, BackendDown, BackendOptions, Progress
 from toolscout.serving.gateway.upstream_auth import Credentials
 
 try:
     import anyio
+    import anyio.abc
     import anyio.to_thread
     import httpx2
     import mcp_types as types
@@ -46,6 +49,7 @@ _log = logging.getLogger("toolscout.gateway")
 _T = TypeVar("_T")
 _MAX_CALLS = 32  # calls of HTTP services and functions at a time
 _SHOWN_TARGETS = 5
+_MAX_SEEN = 1_024  # callers whose visible tools are remembered
 _RETRY_S = 30.0  # before an encoder's endpoint that failed is asked again
 _CONFIG_KEY = "gateway"  # in an origin's details: the configuration that the tool comes from
 
@@ -71,11 +75,20 @@ class Backends:
         self.changed: Callable[[], Awaitable[None]] | None = None
         self._quarantine = quarantine
         self._credentials = {name: Credentials(name, auth) for name, auth in self.config.auth.items()}
+        self._personal: dict[str, PersonalServer] = {}
+        for one in self.config.servers:
+            name = clean_text(one.name)
+            if name in self.config.auth and self.config.auth[name].per_caller:
+                credentials = self._credentials[name]
+                self._personal[name] = PersonalServer(one, credentials, self.options, self._publish_personal)
+        self._seen: dict[str, tuple[object, Caller]] = {}  # by caller's identity, with what it was worked out from
+        self._seen_lock = threading.Lock()
         servers = [
-            replace(one, auth=_TokenAuth(one.url, credentials))
-            if (credentials := self._credentials.get(clean_text(one.name)))
+            replace(one, auth=_TokenAuth(one.url, shared))
+            if (shared := self._credentials.get(clean_text(one.name)))
             else one
             for one in self.config.servers
+            if clean_text(one.name) not in self._personal
         ]
         self._servers = {
             backend.name: backend for backend in (Backend(server, self.options, self._publish) for server in servers)
@@ -91,6 +104,7 @@ class Backends:
         self._calls = CallOptions(self.options.timeout, self.options.max_chars, hide_targets=True)
         self._other_tools = OriginCaller(replace(self._calls, allow=tuple(allow)))
         self._call_limiter = anyio.CapacityLimiter(_MAX_CALLS)
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Backends]:
@@ -104,6 +118,9 @@ class Backends:
                 tasks.start_soon(self._watch_approvals, self._quarantine)
             for backend in self._servers.values():
                 tasks.start_soon(backend.run)
+            self._tasks = tasks
+            for name, server in self._personal.items():
+                _log.info("%s %s; they are listed for each caller that signs in", name, server.problem)
             yield self
             tasks.cancel_scope.cancel()
 
@@ -115,8 +132,54 @@ class Backends:
                 await backend.tried.wait()
 
     def problems(self) -> dict[str, str]:
-        """Return the servers that do not answer, each with the reason."""
-        return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
+        """Return the servers that do not answer, or that list nothing before somebody signs in, with the reason."""
+        found = {name: backend.problem for name, backend in self._servers.items() if backend.problem}
+        return found | {name: server.problem for name, server in self._personal.items() if server.problem}
+
+    @property
+    def personal(self) -> bool:
+        """Whether any server is used in callers' own names."""
+        return bool(self._personal)
+
+    async def introduce(self, caller: Caller, token: str | None) -> None:
+        """Have the servers that are used in callers' own names list their tools for this one, where that is due.
+
+        Waits for a first list only; one that is known is renewed in the background.
+        """
+        due = [(server, server.wants_list(caller)) for server in self._personal.values()]
+        async with anyio.create_task_group() as waiting:
+            for server, when in due:
+                if when == "now":
+                    waiting.start_soon(self._list_for, server, caller, token)
+                elif when and self._tasks is not None:
+                    self._tasks.start_soon(self._list_for, server, caller, token)
+
+    def seen_by(self, caller: Caller) -> Caller:
+        """Return the caller without the tools of such servers that these have not listed for it."""
+        if not self._personal:
+            return caller
+        visible = frozenset().union(*(server.visible(caller) for server in self._personal.values()))
+        basis = (caller, visible, self.scout.store.version())
+        known = self._seen.get(caller.identity)
+        if known is not None and known[0] == basis:
+            return known[1]
+        allowed = caller.allowed
+        namespaces = self.scout.store.namespaces().keys() if allowed is None else allowed.namespaces
+        ids = {one for one in visible if allowed is None or allowed.permits(one)}
+        if allowed is not None:
+            ids |= {one for one in allowed.ids if namespace_of(one) not in self._personal}
+        made = replace(caller, allowed=Allowed.of(namespaces - self._personal.keys(), ids))
+        with self._seen_lock:
+            if len(self._seen) >= _MAX_SEEN:
+                self._seen.pop(next(iter(self._seen)))
+            self._seen[caller.identity] = (basis, made)
+        return made
+
+    async def _list_for(self, server: PersonalServer, caller: Caller, token: str | None) -> None:
+        before = server.visible(caller)
+        await server.list_for(caller, token)
+        if server.visible(caller) != before and self.changed is not None:
+            await self.changed()
 
     async def call(
         self,
@@ -136,6 +199,10 @@ class Backends:
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
             return await backend.call(tool.id, dict(arguments), progress)
 
+        if (personal := self._personal.get(tool.namespace)) is not None:
+            if caller is None:
+                raise UnknownTool(f"{tool.id} is used in a caller's own name, and there is none")
+            return await personal.call(tool, arguments, caller, token)
         configured = self._read_tools.get(tool.namespace, {}).get(tool.id)
 
         def run() -> Any:
@@ -215,7 +282,7 @@ class Backends:
     def _warn_of_targets(self) -> None:
         """Log at the start which tools can be found but not called, and which option would allow it."""
         counts: Counter[str] = Counter()
-        configured = {*self._servers, *self._sources}
+        configured = {*self._servers, *self._personal, *self._sources}
         for tool in self.scout.store.tools():
             if tool.origin is not None and tool.namespace not in configured and not self._other_tools.permits(tool):
                 counts[allowing(tool)] += 1
@@ -227,6 +294,9 @@ class Backends:
     async def _publish(self, backend: Backend, tools: list[Tool]) -> None:
         await self._store_tools(backend.name, tools)
 
+    async def _publish_personal(self, server: PersonalServer) -> None:
+        await self._store_tools(server.name, list(server.listed.values()))
+
     async def _store_tools(self, name: str, tools: list[Tool] | None = None) -> None:
         """Write the tools of a server or source, those not held back, to the catalogue; by default its last list."""
         async with self._admission_locks[name]:  # else an older list could overwrite a newer one
@@ -235,6 +305,8 @@ class Backends:
                 admitted = await anyio.to_thread.run_sync(self._quarantine.admitted, listed)
             if name in self._servers:
                 self._servers[name].admit(listed, admitted)
+            if name in self._personal:
+                self._personal[name].admit(admitted)
         if name in self._sources:
             self._read_tools[name] = {tool.id: tool for tool in admitted}
         marked = [_with_config(tool, self.config.origin) for tool in admitted]
@@ -257,7 +329,7 @@ class Backends:
 
     def _remove_unconfigured(self) -> None:
         """Remove the tools of servers and sources that the configuration no longer names."""
-        known = {*self._servers, *(clean_text(source.name) for source in self.config.sources)}
+        known = {*self._servers, *self._personal, *(clean_text(source.name) for source in self.config.sources)}
         store = self.scout.store
         for namespace in store.namespaces():
             if namespace not in known:
