@@ -117,15 +117,13 @@ class PersonalServer:
         """Call a tool in the caller's name. Raises UnknownTool, NoCredentials or BackendDown."""
         if tool.id not in self.visible(caller) or tool.origin is None:
             raise UnknownTool(f"{tool.id} is not, or not any more, a tool of its server; search again")
+        server = await self._server_for(caller, token)
         try:
-            server = await self._server_for(caller, token)
             name = str(self.listed[tool.id].origin.details["tool"])  # type: ignore[union-attr]
             result: types.CallToolResult = await call_tool(server, name, dict(arguments), self._options.timeout)
             return result
-        except NoCredentials:
-            raise
         except ToolscoutError as error:
-            self._note(error)
+            self._note(error, server)
             raise BackendDown(
                 f"the server {self.name} did not take the call; the log of the gateway says why"
             ) from None
@@ -133,13 +131,14 @@ class PersonalServer:
     async def _ask(self, caller: Caller, token: str | None) -> _List:
         try:
             server = await self._server_for(caller, token)
+        except NoCredentials:
+            return _List({}, time.monotonic(), True)
+        try:
             with anyio.fail_after(_FIRST_S):
                 listing = await list_tools(server, _FIRST_S)
             tools = await anyio.to_thread.run_sync(self._tools, listing)
-        except NoCredentials:
-            return _List({}, time.monotonic(), True)
         except (ToolscoutError, TimeoutError) as error:
-            self._note(error)
+            self._note(error, server)
             return _List({}, time.monotonic(), True)
         return _List(tools, time.monotonic())
 
@@ -160,8 +159,12 @@ class PersonalServer:
     def _is_older(self, known: _List, seconds: float) -> bool:
         return time.monotonic() - known.at > seconds
 
-    def _note(self, error: Exception) -> None:
-        text = clean_text(str(error))[:300] or "did not answer in time"
+    def _note(self, error: Exception, server: McpServer) -> None:
+        """Log an error, without the credentials that a server may quote in it."""
+        text = str(error) or "did not answer in time"
+        for secret in (word for value in server.headers.values() for word in value.split() if word != "Bearer"):
+            text = text.replace(secret, "***")
+        text = clean_text(text)[:300]
         if isinstance(error, BadSource) and "answered 401" in text:
             self._credentials.forget()  # such as a token that was revoked before its time
         _log.warning("%s, in a caller's name: %s", self.name, text)
