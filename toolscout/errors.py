@@ -56,8 +56,30 @@ class Unauthorized(ToolscoutError):
     """A caller that nobody knows: no key where one is needed, or one that is not valid."""
 
 
+class InvalidToken(Unauthorized):
+    """A token of a sign-in service that is malformed, expired, not for this server, or signed by nobody known."""
+
+
 class Forbidden(ToolscoutError):
     """A caller that may not do this, such as changing the catalogue without an admin's key."""
+
+
+class InsufficientScope(Forbidden):
+    """A token without the scopes that this server demands."""
+
+    def __init__(self, scopes: Sequence[str]) -> None:
+        """Name the scopes."""
+        super().__init__(f"this server wants a token with the scopes: {' '.join(scopes)}; sign in again with these")
+        self.scopes = tuple(scopes)
+
+
+class SignInUnavailable(ToolscoutError):
+    """A token that cannot be checked now, since its sign-in service does not answer; `retry_after`: seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        """Say what happened; callers are told less."""
+        super().__init__(message, public="the sign-in service cannot be asked now; try again in a moment")
+        self.retry_after = retry_after
 
 
 class UnknownPrincipal(ToolscoutError, LookupError):

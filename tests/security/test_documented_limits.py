@@ -10,8 +10,9 @@ from toolscout.calling import http_request
 from toolscout.catalogue import base
 from toolscout.catalogue.mcp import client, messages
 from toolscout.core import argument_checks as arguments
+from toolscout.core import http_json
 from toolscout.core.tool import MAX_NESTING
-from toolscout.serving import http_protocol, limits, request_bodies
+from toolscout.serving import http_protocol, issuer_keys, limits, request_bodies, sign_in
 from toolscout.serving.access import MAX_FEEDBACK_TOOLS
 from toolscout.serving.app import SEARCHED_TOGETHER
 from toolscout.serving.gateway import argument_process, transports
@@ -29,6 +30,9 @@ LIMITS = {
     "an answer that is not read": f"less than {http_protocol.WRITE_BYTES >> 10} KiB are taken in "
     f"{http_protocol.WRITE_S:g} s; "
     f"{http_protocol.UNREAD_BYTES >> 20} MiB",
+    "a token": f"{sign_in.MAX_TOKEN_CHARS:,} characters; clocks may differ by {sign_in.LEEWAY_S} s",
+    "an issuer's document": f"{http_json.MAX_BYTES >> 20} MiB, within {http_json.SECONDS:g} s; asked for a key that "
+    f"nobody knows every {issuer_keys.PAUSE_S:g} s",
     "requests of one caller at once": f"{SERVE.in_flight}",
     "requests of one caller a second": f"{SERVE.rate:g} (`--rate`)",
     "searches": f"{SERVE.workers} threads (`--workers`), up to {SEARCHED_TOGETHER} at a time in each; "

@@ -18,9 +18,10 @@ from tests.security.live_server import asked, connected, listening, message, rea
 from tests.serving.http_app import Served, served
 from toolscout import Scout
 from toolscout.core.answer import Example
+from toolscout.core.permissions import ANONYMOUS
 from toolscout.errors import StoreError
 from toolscout.serving import limits
-from toolscout.serving.access import ANONYMOUS, MAX_FEEDBACK_TOOLS, Access, Caller, CallerSearch
+from toolscout.serving.access import MAX_FEEDBACK_TOOLS, Access, Caller, CallerSearch
 from toolscout.serving.limits import FeedbackQuota, Gate, HeldBytes, InFlight, Probe, ServeOptions, share_for, sharer
 from toolscout.serving.problems import Problem
 

@@ -30,6 +30,7 @@ from toolscout.cli.common import (
     retriever_to_open,
     store_place,
 )
+from toolscout.cli.sign_in import AudienceOption, ClaimsOption, IssuerOption, ResourceOption, sign_in_of
 from toolscout.core import tracing
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, UnknownTool
@@ -72,6 +73,10 @@ def mcp(
         str | None,
         typer.Option(envvar="TOOLSCOUT_KEY", metavar="KEY", help="Who the client is, where the catalogue has keys."),
     ] = None,
+    oidc_issuer: IssuerOption = None,
+    oidc_audience: AudienceOption = "",
+    oidc_claims: ClaimsOption = None,
+    oidc_resource: ResourceOption = "",
     allow_target: AllowTargetOption = None,
     allow_host: Annotated[
         list[str] | None,
@@ -127,6 +132,9 @@ def mcp(
     served = ServeOptions(host=host, port=port, hosts=names) if http else None
     if (advertise or peer) and (peers is None or not is_url(store_place(ctx, store))):
         raise BadRequest("--advertise and --peer are for gateways with --http over one PostgreSQL store")
+    if served is None and (oidc_issuer or oidc_audience or oidc_claims or oidc_resource):
+        raise BadRequest("people sign in over --http; over stdio say who the client is with --key")
+    sign_in = sign_in_of(oidc_issuer, oidc_audience, oidc_claims, oidc_resource)
     found = gateway_config.read_config(config) if config else gateway_config.GatewayConfig()
     for problem in found.problems:
         output.note(problem)
@@ -140,7 +148,7 @@ def mcp(
         Scout.open(place, named, encoder=encoder, level=level, wait=False) as scout,
     ):
         scout.follow()
-        access = Access(scout, loopback=served is None or served.loopback)
+        access = Access(scout, loopback=served is None or served.loopback, sign_in=sign_in)
         held = holding.Quarantine(scout.store.approvals()) if quarantine or held_level else None
         allowed = tuple(allow_target or ())
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, allowed, peers, held_level)

@@ -33,6 +33,7 @@ from toolscout.cli.common import (
     print_measurements,
     retriever_to_open,
 )
+from toolscout.cli.sign_in import AudienceOption, ClaimsOption, IssuerOption, ResourceOption, sign_in_of
 from toolscout.core import tracing
 from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
 
@@ -90,6 +91,10 @@ def serve(
             help="The page may add from this host though it is not at a public address; may be repeated.",
         ),
     ] = None,
+    oidc_issuer: IssuerOption = None,
+    oidc_audience: AudienceOption = "",
+    oidc_claims: ClaimsOption = None,
+    oidc_resource: ResourceOption = "",
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help="Record calls here.")] = None,
     results: Annotated[Path, typer.Option(metavar="DIR", help="The results that the page shows.")] = Path("results"),
     log_json: LogJsonOption = False,
@@ -134,7 +139,8 @@ def serve(
         others = {
             name: opened.enter_context(Scout.open(place, name, encoder=encoder, level=level)) for name in compare or ()
         }
-        access = Access(scout, loopback=options.loopback, token=token)
+        sign_in = sign_in_of(oidc_issuer, oidc_audience, oidc_claims, oidc_resource)
+        access = Access(scout, loopback=options.loopback, token=token, sign_in=sign_in)
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
         _warm(scout)

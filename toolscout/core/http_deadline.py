@@ -137,16 +137,17 @@ class _Proxies(urllib.request.ProxyHandler):
         return super().proxy_open(req, proxy, type)
 
 
-def opener(deadline: Deadline, addresses: Addresses | None) -> urllib.request.OpenerDirector:
+def opener(deadline: Deadline, addresses: Addresses | None, *, redirects: bool = True) -> urllib.request.OpenerDirector:
     """Return an opener of http and https URLs that obeys a deadline and connects to allowed addresses only.
 
-    It has no handler for other schemes: a redirect to ftp: would connect to any address.
+    Without `redirects` one is an HTTPError. The opener has no handler for other schemes: a redirect to ftp: would
+    connect to any address.
     """
     made = urllib.request.OpenerDirector()
     for handler in (
         _Proxies(addresses),
         Timed(deadline, addresses),
-        Redirects(),
+        *([Redirects()] if redirects else []),
         urllib.request.UnknownHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),

@@ -16,6 +16,7 @@ from toolscout.core.tool import clean_text, namespace_of
 from toolscout.errors import BadRequest
 
 EVERYTHING = ("*", "*/*")
+ANONYMOUS = "anonymous"
 KEY_PREFIX = "ts_"  # so that scanners for leaked secrets can tell it
 
 
@@ -46,6 +47,20 @@ class Principal:
                     f"{pattern!r:.80} is no pattern of tool ids; write NAMESPACE/* for a whole namespace, "
                     "NAMESPACE/NAME* for some of its tools, or * for everything"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person or program that signed in: the principal whose rights it has, and who it is to which issuer.
+
+    `shown`: what the audit log calls it. `tenant`: that of its token; "" for that of the principal.
+    """
+
+    principal: str
+    issuer: str
+    subject: str
+    shown: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ A caller cannot tell a tool that it may not see from one that does not exist: er
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 import threading
 import time
@@ -15,16 +16,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example, Level
-from toolscout.core.permissions import Key, Rules, key_digest
+from toolscout.core.permissions import ANONYMOUS, Key, Rules, User, key_digest
 from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, Forbidden, StoreUnavailable, Unauthorized, UnknownTool
 from toolscout.scout import Count, Scout, Search, checked_request
 from toolscout.stores.base import Change, Store
 
-ANONYMOUS = "anonymous"
+if TYPE_CHECKING:
+    from toolscout.serving.sign_in import SignIn
+
 # How long a request waits for a store that says nothing, and how long after that the next one asks it.
 _PATIENCE_S, _RETRY_S = 1.0, 5.0
 _T = TypeVar("_T")
@@ -40,13 +43,20 @@ _log = logging.getLogger("toolscout.serving")
 class Caller:
     """Who makes a request. `allowed`: the tools it may see, None for all. `tenant`: whose feedback it shares.
 
-    It holds for one request, as permissions may change: get a new one from Access for each, which is cheap.
+    `name`: its principal; `user`: who of those that share it, where the caller signed in. It holds for one request, as
+    permissions may change: get a new one from Access for each, which is cheap.
     """
 
     name: str
     allowed: Allowed | None = None
     admin: bool = False
     tenant: str = ""
+    user: User | None = None
+
+    @property
+    def identity(self) -> str:
+        """A text that no other caller has: limits, sessions and lists of tools are kept by it."""
+        return self.name if self.user is None else json.dumps([self.name, self.user.issuer, self.user.subject])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +72,20 @@ class CallerSearch:
 class Access:
     """Gives callers access to a Scout, each to its own tools. Safe to use from many threads."""
 
-    def __init__(self, scout: Scout, *, loopback: bool = True, token: str = "") -> None:
+    def __init__(self, scout: Scout, *, loopback: bool = True, token: str = "", sign_in: SignIn | None = None) -> None:
         """Control access to a Scout.
 
         `loopback`: only this machine can connect; while the store has no keys, every caller then sees everything.
         `token`: a caller that sends it as its key may also change the catalogue while there are no keys; without a
         token nobody may. Once the store has had a key, keys are required for the lifetime of this object, even after
-        the last one is revoked, and the token is void.
+        the last one is revoked, and the token is void. `sign_in`: accepts tokens of sign-in services beside keys;
+        then every caller needs one or the other from the beginning.
         """
         self.scout = scout
         self._store = scout.store
         self._loopback, self._token = loopback, token
-        self._keyed = False
+        self.sign_in = sign_in
+        self._keyed = sign_in is not None
         self._lock = threading.RLock()
         self._stamp: int | None = None
         self._retry_at = 0.0
@@ -85,19 +97,27 @@ class Access:
         self._index = _Index(scout.store)
 
     def has_keys(self) -> bool:
-        """Return whether any key exists: a server that other machines can reach must not start without one."""
+        """Return whether callers need a key or a token: a server that others can reach must not start otherwise."""
         with self._lock:
             self._follow()
-            return bool(self._keys)
+            return bool(self._keys) or self.sign_in is not None
 
     def caller(self, key: str | None) -> Caller:
-        """Return the caller that holds this key; raises Unauthorized where nobody does."""
+        """Return the caller that holds this key or token; raises Unauthorized where nobody does.
+
+        A token also raises what SignIn.user does. No issuer is asked: see Callers in protected_resource.py.
+        """
+        if self.sign_in is not None and key is not None and self.sign_in.reads(key):
+            user = self.sign_in.user(key)
+            caller = self.named(user.principal)
+            return replace(caller, tenant=user.tenant or caller.tenant, user=user)
         with self._lock:
             self._follow()
             if not self._keyed and self._loopback:
                 return Caller(ANONYMOUS, admin=bool(self._token and key) and _equal(key or "", self._token))
             if not key:
-                raise Unauthorized("this server wants a key; send it as: Authorization: Bearer KEY")
+                how = "sign in, or send a key" if self.sign_in is not None else "send it"
+                raise Unauthorized(f"this server wants a key; {how} as: Authorization: Bearer KEY")
             digest = key_digest(key[:_LONGEST_KEY])
             for known in self._keys.get(digest[:8], ()):
                 if hmac.compare_digest(known.digest, digest):

@@ -27,7 +27,7 @@ try:
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
-    from toolscout.serving import openapi_document, problems, prometheus
+    from toolscout.serving import openapi_document, problems, prometheus, protected_resource
     from toolscout.serving.catalogue_writes import Writes
     from toolscout.serving.limits import PATHS, FeedbackQuota, Gate, Probe, ProbeTimeout, ServeOptions
     from toolscout.serving.llm_proxy import Proxy
@@ -88,7 +88,7 @@ class _Endpoints:
         self._probe = Probe(scout.store.version)
         self._writes = Writes(scout)
         self._proxy = Proxy(scout, access, options) if options.upstream else None
-        self._document = json.dumps(openapi_document.document(bool(options.upstream)))
+        self._document = json.dumps(openapi_document.document(bool(options.upstream), access.sign_in is not None))
         self.metrics, self.audit = prometheus.Metrics(), Audit(options.audit)
 
     def routes(self) -> list[Route]:
@@ -109,6 +109,8 @@ class _Endpoints:
         if self._proxy is not None:
             for path in PATHS:
                 found.append(_route("POST", path, self.forward))
+        if self._access.sign_in is not None:
+            found += [_route("GET", path, self.resource) for path in protected_resource.PATHS]
         return found
 
     @asynccontextmanager
@@ -302,6 +304,11 @@ class _Endpoints:
             "toolscout_audit_lines_lost": ("Lines that the audit log could not take.", float(self.audit.lost)),
         }
         return Response(self.metrics.text(gauges), headers=_HEADERS, media_type=prometheus.MEDIA_TYPE)
+
+    async def resource(self, request: Request) -> Response:
+        """Answer where to sign in (RFC 9728)."""
+        assert self._access.sign_in is not None
+        return protected_resource.metadata(self._access.sign_in, request.scope)
 
     async def document(self, _: Request) -> Response:
         """Answer the OpenAPI document of this API."""

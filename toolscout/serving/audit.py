@@ -46,6 +46,7 @@ class Audit:
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "principal": (caller if isinstance(caller, str) else caller.name)[:_LONGEST],
+            **({"user": caller.user.shown[:_LONGEST]} if isinstance(caller, Caller) and caller.user else {}),
             "action": action[:_LONGEST],
             "tool": tool[:_LONGEST],
             "ok": ok,

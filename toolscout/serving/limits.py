@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from toolscout.core.permissions import ANONYMOUS
 from toolscout.errors import BadRequest
-from toolscout.serving.access import ANONYMOUS, Caller
+from toolscout.serving.access import Caller
 from toolscout.serving.problems import Problem
 from toolscout.stores.base import Store
 
@@ -136,7 +137,7 @@ def sharer(caller: Caller | None, client: Sequence[Any] | None) -> str:
     All addresses of an IPv6 /64 network count as one, since one client usually has the whole network.
     """
     if caller is not None and (caller.name != ANONYMOUS or caller.admin):
-        return f"key {caller.name}"
+        return f"key {caller.identity}"
     address = str(client[0]) if client else ""
     try:
         found = ipaddress.ip_address(address)

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from toolscout.core.arrays import Floats
-from toolscout.core.permissions import KEY_PREFIX
+from toolscout.core.permissions import ANONYMOUS, KEY_PREFIX
 from toolscout.core.tool import Tool
 from toolscout.errors import BadRequest, BadTool, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
@@ -29,7 +29,7 @@ from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import method
 from toolscout.scout import Scout, checked_request
 from toolscout.serving import request_bodies
-from toolscout.serving.access import ANONYMOUS, Access, Caller
+from toolscout.serving.access import Access, Caller
 from toolscout.serving.limits import Gate, ServeOptions, descriptor_limit
 from toolscout.serving.middleware import CALLER, KEY_HEADER, body_of, key_of
 from toolscout.serving.problems import Problem

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolscout.core import tracing
 from toolscout.core.permissions import KEY_PREFIX
-from toolscout.errors import Unauthorized
-from toolscout.serving import problems, request_bodies
+from toolscout.errors import Forbidden, SignInUnavailable, Unauthorized
+from toolscout.serving import problems, protected_resource, request_bodies
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.audit import Audit
 from toolscout.serving.limits import PATHS, Gate, HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
@@ -28,10 +28,13 @@ KEY_HEADER = "x-toolscout-key"
 REQUEST_ID = "x-request-id"
 SMALL_BODY = 1 << 14  # bytes of JSON that take less than a millisecond or two to read
 # Paths open to probes without a key; they reveal nothing of the catalogue.
-_OPEN = frozenset(["/health", "/ready", "/openapi.json"])
+_OPEN = frozenset(["/health", "/ready", "/openapi.json", *protected_resource.PATHS])
+# What stands for the caller of a key or token that is not accepted.
+REFUSED = (Unauthorized, Forbidden, SignInUnavailable)
 # Paths where admins add tools.
 ADDS = ("/tools", "/page/add")
 _KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{43}}(?![\w-])")
+_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]+\.[\w-]+\.[\w-]*")  # a JWT: {" in base64
 _log = logging.getLogger("toolscout.serving")
 
 
@@ -41,6 +44,7 @@ class Edge:
     def __init__(self, app: ASGIApp, access: Access, options: ServeOptions, metrics: Metrics, audit: Audit) -> None:
         """Wrap an app."""
         self._app, self._access, self._metrics, self._audit = app, access, metrics, audit
+        self._key_fetches = protected_resource.KeyFetches(access.sign_in)
         self._rates, self._origins = Rates(options.rate, options.burst), Origins(options)
         self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
         self._seconds, self._usual = options.seconds, options.body_bytes
@@ -62,6 +66,7 @@ class Edge:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, span: tracing.Span) -> None:
         began, status = time.perf_counter(), 0
         request_id = tracing.request_id.get().encode()
+        answer = protected_resource.challenging(self._access.sign_in, scope, send, "")
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -70,11 +75,11 @@ class Edge:
                 headers = list(message.get("headers", ()))
                 if all(name.lower() != REQUEST_ID.encode() for name, _ in headers):  # that of a forwarded answer stays
                     message = {**message, "headers": [*headers, (REQUEST_ID.encode(), request_id)]}
-            await send(message)
+            await answer(message)
 
         try:
             try:
-                most, who = self._admit(scope), scope[SHARER]
+                most, who = await self._admit(scope), scope[SHARER]
                 with self._held.counted(who) as hold, self._in_flight.counted(who) as begin:
                     await self._app(scope, measured(receive, most, hold, begin), noted)
             except Problem as problem:
@@ -89,7 +94,7 @@ class Edge:
         finally:
             self._note(scope, status, time.perf_counter() - began, span)
 
-    def _admit(self, scope: Scope) -> int:
+    async def _admit(self, scope: Scope) -> int:
         """Return how many bytes the body may have; raises where the request is not let in.
 
         The caller, or the error for its key, is stored in the scope for the route.
@@ -100,9 +105,11 @@ class Edge:
         scope[_SECONDS] = self._seconds
         if scope["path"] in _OPEN:
             return self._usual
+        key = key_of(headers)
+        await self._key_fetches.ready(key)
         try:
-            caller: Caller | Exception = self._access.caller(key_of(headers))
-        except Unauthorized as error:
+            caller: Caller | Exception = self._access.caller(key)
+        except REFUSED as error:
             caller = error
         scope[CALLER] = caller
         if isinstance(caller, Caller):
@@ -134,8 +141,8 @@ class Edge:
 
 
 def without_keys(text: str) -> str:
-    """Return a text for logs, with a mark in place of anything that looks like a toolscout key."""
-    return _KEY.sub(f"{KEY_PREFIX}…", text)
+    """Return a text for logs, with a mark in place of anything that looks like a toolscout key or a token."""
+    return _TOKEN.sub("eyJ…", _KEY.sub(f"{KEY_PREFIX}…", text))
 
 
 def key_of(headers: Headers) -> str | None:

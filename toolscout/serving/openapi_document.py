@@ -9,6 +9,7 @@ from toolscout.core import vendor_formats
 from toolscout.core.answer import Level, Verdict
 from toolscout.serving import request_bodies
 from toolscout.serving.limits import PATHS
+from toolscout.serving.protected_resource import PATHS as RESOURCE_PATHS
 
 Json = dict[str, Any]
 _TEXT: Json = {"type": "string"}
@@ -36,12 +37,12 @@ _ADMIN = "Needs an admin's key."
 _LINES = "application/x-ndjson"
 
 
-def document(with_proxy: bool = False) -> Json:
-    """Return the document; `with_proxy` includes the forwarded model routes."""
+def document(with_proxy: bool = False, with_sign_in: bool = False) -> Json:
+    """Return the document; `with_proxy` includes the forwarded model routes, `with_sign_in` where to sign in."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "toolscout", "version": __version__, "summary": "The few right tools for a request."},
-        "paths": _paths() | (_proxied() if with_proxy else {}),
+        "paths": _paths() | (_proxied() if with_proxy else {}) | (_resource() if with_sign_in else {}),
         "components": {"schemas": _schemas(), "securitySchemes": _keys()},
         "security": [{"bearer": []}, {"key": []}, {}],
     }
@@ -98,6 +99,24 @@ def _proxied() -> Json:
         act["responses"]["default"] = {"description": "What the model's server answered."}
         made[path] = {"post": act}
     return made
+
+
+def _resource() -> Json:
+    about = "Where to sign in, and with which scopes (RFC 9728)."
+    urls: Json = {"type": "array", "items": _TEXT}
+    schema: Json = {
+        "type": "object",
+        "required": ["resource", "authorization_servers"],
+        "properties": {
+            "resource": {"type": "string", "description": "This server, as tokens for it name it."},
+            "resource_name": _TEXT,
+            "authorization_servers": urls,
+            "bearer_methods_supported": urls,
+            "scopes_supported": urls,
+        },
+    }
+    names = ("resource", "resource_mcp")
+    return {path: {"get": _open(name, about, schema)} for name, path in zip(names, RESOURCE_PATHS, strict=True)}
 
 
 def _act(name: str, about: str, body: str, answer: str, *errors: int, parameters: list[Json] | None = None) -> Json:

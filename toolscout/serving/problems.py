@@ -25,6 +25,7 @@ _STATUS: tuple[tuple[type[ToolscoutError], int], ...] = (
     (errors.StoreUnavailable, 503),
     (errors.DiskFull, 507),
     (errors.StoreError, 503),
+    (errors.SignInUnavailable, 503),
     (errors.LanguageModelError, 502),
     (errors.MissingExtra, 501),
     (errors.MissingEncoder, 501),
@@ -64,10 +65,20 @@ def of(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return Problem(status, public_message(error), _headers(error), _CAPITAL.sub("_", type(error).__name__).lower())
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    """Return the headers of an error: what a client without rights should do (RFC 6750), or when to ask again."""
+    if isinstance(error, errors.SignInUnavailable):
+        return {"Retry-After": str(error.retry_after)}
     if isinstance(error, errors.StoreUnavailable):
-        headers["Retry-After"] = "1"
-    return Problem(status, public_message(error), headers, _CAPITAL.sub("_", type(error).__name__).lower())
+        return {"Retry-After": "1"}
+    if isinstance(error, errors.InsufficientScope):
+        return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{" ".join(error.scopes)}"'}
+    if isinstance(error, errors.InvalidToken):
+        return {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+    return {"WWW-Authenticate": "Bearer"} if isinstance(error, errors.Unauthorized) else {}
 
 
 def public_message(error: Exception) -> str:

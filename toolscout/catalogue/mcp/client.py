@@ -78,6 +78,7 @@ class McpServer:
     env: dict[str, str] = field(default_factory=dict, repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     addresses: Addresses | None = None  # hosts that may have private addresses; None: the host of the URL
+    auth: Any = field(default=None, repr=False, compare=False)  # an httpx2.Auth, which adds headers to each request
 
     @property
     def label(self) -> str:
@@ -294,7 +295,9 @@ async def http(server: McpServer, timeout: float, refusals: list[int], patient: 
     limits = httpx2.Timeout(timeout, read=None if patient else timeout)
     bounded, hooks = BoundedTransport(transport_to(server.url, server.addresses)), {"response": [note]}
     async with (
-        httpx2.AsyncClient(headers=server.headers, timeout=limits, event_hooks=hooks, transport=bounded) as web,
+        httpx2.AsyncClient(
+            headers=server.headers, auth=server.auth, timeout=limits, event_hooks=hooks, transport=bounded
+        ) as web,
         streamable_http_client(server.url, http_client=web, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
         incoming, outgoing = streams

@@ -24,11 +24,12 @@ from toolscout.catalogue.mcp.client import McpServer
 from toolscout.catalogue.mcp.config import config_servers, entry_texts, expand_variables, has_servers
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadSource
+from toolscout.serving.gateway.upstream_auth import UpstreamAuth, parse_upstream_auth
 
 _SOURCES = ("openapi", "functions")
 _SERVERS = ("mcpServers", "servers")
-_SERVER_KEYS = ("command", "args", "env", "envFile", "cwd", "url", "headers", "type", "disabled")
-_SOURCE_KEYS = ("source", "baseUrl", "headers")
+_SERVER_KEYS = ("command", "args", "env", "envFile", "cwd", "url", "headers", "type", "disabled", "auth")
+_SOURCE_KEYS = ("source", "baseUrl", "headers", "auth")
 # VS Code and Cursor allow comments and trailing commas. Strings are matched first, so that they stay unchanged.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
@@ -48,12 +49,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """The servers and sources behind a gateway. `origin`: the file's path, which marks the tools that come from it."""
+    """The servers and sources behind a gateway. `origin`: the file's path, which marks the tools that come from it.
+
+    `auth`: by name of a server or source, how it is told who calls.
+    """
 
     servers: tuple[McpServer, ...] = ()
     sources: tuple[Source, ...] = ()
     origin: str = ""
     problems: tuple[str, ...] = ()
+    auth: Mapping[str, UpstreamAuth] = field(default_factory=dict)
 
 
 def read_config(path: Path) -> GatewayConfig:
@@ -96,7 +101,46 @@ def parse_config(document: Any, where: str, place: Path | None = None) -> Gatewa
             except BadSource as error:
                 options.problem(BadSource(f"{where}: {kind} {name}: {error}"))
     servers, sources = _unique_names(servers, sources, where, options)
-    return GatewayConfig(tuple(servers), tuple(sources), str(place or where), tuple(options.problems))
+    auth, unusable = _auth(document, servers, sources, where, options, place)
+    servers = [one for one in servers if clean_text(one.name) not in unusable]
+    sources = [one for one in sources if clean_text(one.name) not in unusable]
+    return GatewayConfig(tuple(servers), tuple(sources), str(place or where), tuple(options.problems), auth)
+
+
+def _auth(
+    document: Mapping[str, Any],
+    servers: Iterable[McpServer],
+    sources: Iterable[Source],
+    where: str,
+    options: ReadOptions,
+    place: Path | None,
+) -> tuple[dict[str, UpstreamAuth], set[str]]:
+    """Return how servers and sources are told who calls, and the names of those that say it wrongly.
+
+    The latter are left out: called without credentials they might do something else than is meant.
+    """
+    nested = document.get("mcp")
+    sections = [document, nested if isinstance(nested, Mapping) else {}]
+    urls = {one.name for one in servers if one.url}
+    found: dict[str, UpstreamAuth] = {}
+    wrong: set[str] = set()
+    for section in (*_SERVERS, "openapi", "functions"):
+        for entries in (one.get(section) for one in sections):
+            for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+                if not isinstance(entry, Mapping) or entry.get("auth") is None:
+                    continue
+                try:
+                    auth = parse_upstream_auth(entry, options, place)
+                    if section == "functions" or (section in _SERVERS and name not in urls):
+                        raise BadSource("'auth' is for servers and services at an address")
+                except BadSource as error:
+                    options.problem(BadSource(f"{where}: {name}: {error}; it is left out"))
+                    wrong.add(clean_text(name))
+                else:
+                    assert auth is not None
+                    found[clean_text(name)] = auth
+    known = {clean_text(name) for name in (*(one.name for one in servers), *(one.name for one in sources))}
+    return {name: auth for name, auth in found.items() if name in known - wrong}, wrong
 
 
 def _mistakes(document: Any) -> list[str]:

@@ -147,14 +147,14 @@ class Gateway:
         self.options = options or GatewayOptions()
         self._audit = audit or Audit(None)
         self.metrics = Metrics()
-        # By caller's name: a caller is notified only of changes to its own list.
+        # By caller's identity: a caller is notified only of changes to its own list.
         self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
         self.checks = ArgumentChecks()
         self._gate = Gate(2, _QUEUED, _LONGEST_S)
-        # By caller's name: its key, and the tools it was listed, in order.
+        # By caller's identity: its key, and the tools it was listed, in order.
         self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
         self._shown_lock = threading.Lock()
-        self._connections: dict[int, tuple[Any, str]] = {}  # by id(): a connection and its caller's name
+        self._connections: dict[int, tuple[Any, str]] = {}  # by id(): a connection and its caller's identity
         self._unchecked_pins = self.options.pins
         backends.changed = self._catalogue_changed
         self.server: Server[Any] = _Server(
@@ -186,8 +186,9 @@ class Gateway:
         await anyio.to_thread.run_sync(self._check_pins)
         key = self._key(ctx)
         try:
+            await self._introduce(key)
             if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-                self._track_connection(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).name)
+                self._track_connection(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).identity)
             return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
@@ -200,10 +201,10 @@ class Gateway:
             caller = await self._in_thread(lambda: self.access.caller(key))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
-        if caller.name not in self._buses:
+        if caller.identity not in self._buses:
             bus = InMemorySubscriptionBus()
-            self._buses[caller.name] = (bus, ListenHandler(bus))
-        return await self._buses[caller.name][1](ctx, params)
+            self._buses[caller.identity] = (bus, ListenHandler(bus))
+        return await self._buses[caller.identity][1](ctx, params)
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         headers = ctx.request.headers if ctx.request is not None else {}
@@ -230,14 +231,15 @@ class Gateway:
         action, tool_id, ok = "call", "", False
         try:
             key = self._key(ctx)
-            who = await self._in_thread(lambda: self.access.caller(key))
+            await self._introduce(key)
+            who = await self._in_thread(lambda: self._caller(key))
             name, arguments = params.name, params.arguments or {}
             if name in _META:
                 action = name.partition("_")[0]
-                arguments, wrong = await self.checks.repaired(who.name, arguments, _META[name].input_schema)
+                arguments, wrong = await self.checks.repaired(who.identity, arguments, _META[name].input_schema)
                 if wrong:
                     raise BadRequest(f"the arguments of {name} do not fit: {'; '.join(wrong)}")
-            elif who.name not in self._shown:  # another gateway process listed the tools for this caller
+            elif who.identity not in self._shown:  # another gateway process listed the tools for this caller
                 await self._in_thread(lambda: self._show(key))
             span.set(gen_ai__tool__name=params.name if name in _META else None, gen_ai__tool__type="function")
             if action == "search":
@@ -274,6 +276,15 @@ class Gateway:
             self.metrics.observe(f"mcp {action}", 200 if ok else 500, seconds)
             self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
 
+    async def _introduce(self, key: str | None) -> None:
+        """Have servers that are used in callers' own names list their tools for this one."""
+        if self.backends.personal:
+            await self.backends.introduce(await self._in_thread(lambda: self.access.caller(key)), key)
+
+    def _caller(self, key: str | None) -> Caller:
+        """Return the caller, with the tools that both its permissions and the servers themselves let it see."""
+        return self.backends.seen_by(self.access.caller(key))
+
     async def _search(self, caller: Caller, query: str, k: int) -> types.CallToolResult:
         def search() -> types.CallToolResult:
             answer = self.access.search(caller, query, int(k))
@@ -298,15 +309,17 @@ class Gateway:
         return await self._in_thread(find)
 
     async def _call(self, ctx: Any, caller: Caller, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
-        wrong = await self.checks.problems(caller.name, arguments, tool.input_schema)
+        wrong = await self.checks.problems(caller.identity, arguments, tool.input_schema)
         if wrong:
             return _error_result(
                 f"the arguments do not fit {tool.id}: {'; '.join(wrong)}. Correct them and call it again; "
                 "describe_tool shows its inputSchema"
             )
         try:
-            headers = headers_of(ctx.request.headers if ctx.request is not None else {}, self._key(ctx))
-            result = await self.backends.call(tool, arguments, ctx.session.report_progress, headers)
+            own = self._key(ctx)
+            headers = headers_of(ctx.request.headers if ctx.request is not None else {}, own)
+            report = ctx.session.report_progress
+            result = await self.backends.call(tool, arguments, report, caller, own, headers)
             return await _marked(result, tool.id)
         except (MCPError, ToolscoutError):
             raise
@@ -347,14 +360,14 @@ class Gateway:
 
     def _show(self, key: str | None) -> dict[str, types.Tool]:
         """Return the tools to list for a caller: those listed before that still exist, in order, then new ones."""
-        caller = self.access.caller(key)
+        caller = self._caller(key)
         with self._shown_lock:
-            _, before = self._shown.get(caller.name, (None, {}))
+            _, before = self._shown.get(caller.identity, (None, {}))
             current = self._to_list(caller, before)
             if len(self._shown) >= _MAX_CALLERS:
                 self._shown.pop(next(iter(self._shown)))
             shown = {name: current[name] for name in before if name in current} | current
-            self._shown[caller.name] = (key, shown)
+            self._shown[caller.identity] = (key, shown)
             return shown
 
     def _to_list(self, caller: Caller, before: Mapping[str, types.Tool]) -> dict[str, types.Tool]:
@@ -379,7 +392,7 @@ class Gateway:
         """Return the id for a name: an id itself, or the name under which a tool is or could be listed."""
         if "/" in name:
             return name
-        _, shown = self._shown.get(caller.name, (None, {}))
+        _, shown = self._shown.get(caller.identity, (None, {}))
         for tool_id, tool in shown.items():
             if tool.name == name and tool_id not in _META:
                 return tool_id
@@ -397,7 +410,7 @@ class Gateway:
         return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
 
     def _track_connection(self, session: Any, name: str) -> None:
-        """Keep a connection of the older protocol while it lasts, to notify it of changes; `name`: its caller."""
+        """Keep a connection of the older protocol while it lasts, to notify it of changes; `name`: whose it is."""
         connection = session._connection
         if id(connection) not in self._connections:
             self._connections[id(connection)] = (connection, name)

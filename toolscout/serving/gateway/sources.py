@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -26,18 +26,24 @@ from toolscout.catalogue.importers import functions
 from toolscout.catalogue.poisoning import Finding, FindingLevel
 from toolscout.core import tracing
 from toolscout.core.addresses import Addresses
+from toolscout.core.answer import Allowed
 from toolscout.core.targets import Place, place_of
-from toolscout.core.tool import Tool, clean_text
-from toolscout.errors import MissingExtra, StoreError, ToolscoutError
+from toolscout.core.tool import Tool, clean_text, namespace_of
+from toolscout.errors import MissingExtra, StoreError, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
+from toolscout.serving.access import Caller
 from toolscout.serving.gateway.config import GatewayConfig, Source
 from toolscout.serving.gateway.ownership import CallerHeaders, Ownership, Peers
+from toolscout.serving.gateway.personal_servers import PersonalServer
 from toolscout.serving.gateway.quarantine import Quarantine
 from toolscout.serving.gateway.server_connection import AutoResetEvent, Backend, BackendDown, BackendOptions, Progress
+from toolscout.serving.gateway.upstream_auth import Credentials
 
 try:
     import anyio
+    import anyio.abc
     import anyio.to_thread
+    import httpx2
     import mcp_types as types
 except ImportError:
     raise MissingExtra("serving", "serve") from None
@@ -49,6 +55,7 @@ _T = TypeVar("_T")
 _MAX_CALLS = 32  # calls of HTTP services and functions at a time
 _SHOWN_TARGETS = 5
 _SHOWN_FINDINGS = 20
+_MAX_SEEN = 1_024  # callers whose visible tools are remembered
 _RETRY_S = 30.0  # before an encoder's endpoint that failed is asked again
 _FOLLOW_S = 0.5  # between two looks whether another gateway has changed the catalogue
 _CONFIG_KEY = "gateway"  # in an origin's details: the configuration that the tool comes from
@@ -79,9 +86,24 @@ class Backends:
         self.changed: Callable[[], Awaitable[None]] | None = None
         self._quarantine, self._quarantine_level = quarantine, quarantine_level
         self._suspicions: dict[str, frozenset[Finding]] = {}  # by server or source: those last logged
+        self._credentials = {name: Credentials(name, auth) for name, auth in self.config.auth.items()}
+        self._personal: dict[str, PersonalServer] = {}
+        for one in self.config.servers:
+            name = clean_text(one.name)
+            if name in self.config.auth and self.config.auth[name].per_caller:
+                credentials = self._credentials[name]
+                self._personal[name] = PersonalServer(one, credentials, self.options, self._publish_personal)
+        self._seen: dict[str, tuple[object, Caller]] = {}  # by caller's identity, with what it was worked out from
+        self._seen_lock = threading.Lock()
+        servers = [
+            replace(one, auth=_TokenAuth(one.url, shared))
+            if (shared := self._credentials.get(clean_text(one.name)))
+            else one
+            for one in self.config.servers
+            if clean_text(one.name) not in self._personal
+        ]
         self._servers = {
-            backend.name: backend
-            for backend in (Backend(server, self.options, self._publish) for server in self.config.servers)
+            backend.name: backend for backend in (Backend(server, self.options, self._publish) for server in servers)
         }
         leases = scout.store.leases() if peers is not None else None
         self._ownership = (
@@ -98,6 +120,7 @@ class Backends:
         self._calls = CallOptions(self.options.timeout, self.options.max_chars, hide_targets=True)
         self._other_tools = OriginCaller(replace(self._calls, allow=tuple(allow)))
         self._call_limiter = anyio.CapacityLimiter(_MAX_CALLS)
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Backends]:
@@ -117,6 +140,9 @@ class Backends:
                 else:
                     forget = partial(self._forget, backend.name)
                     tasks.start_soon(self._ownership.run, backend, self._unembedded.set, forget)
+            self._tasks = tasks
+            for name, server in self._personal.items():
+                _log.info("%s %s; they are listed for each caller that signs in", name, server.problem)
             try:
                 yield self
             finally:
@@ -136,29 +162,88 @@ class Backends:
         return list(self._servers)
 
     def problems(self) -> dict[str, str]:
-        """Return the servers that do not answer, each with the reason."""
-        return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
+        """Return the servers that do not answer, or that list nothing before somebody signs in, with the reason."""
+        found = {name: backend.problem for name, backend in self._servers.items() if backend.problem}
+        return found | {name: server.problem for name, server in self._personal.items() if server.problem}
 
     def owners(self) -> dict[str, str]:
         """Return which process runs each stdio server that gateways share, as last seen."""
         return self._ownership.owners() if self._ownership is not None else {}
 
+    @property
+    def personal(self) -> bool:
+        """Whether any server is used in callers' own names."""
+        return bool(self._personal)
+
+    async def introduce(self, caller: Caller, token: str | None) -> None:
+        """Have the servers that are used in callers' own names list their tools for this one, where that is due.
+
+        Waits for a first list only; one that is known is renewed in the background.
+        """
+        due = [(server, server.wants_list(caller)) for server in self._personal.values()]
+        async with anyio.create_task_group() as waiting:
+            for server, when in due:
+                if when == "now":
+                    waiting.start_soon(self._list_for, server, caller, token)
+                elif when and self._tasks is not None:
+                    self._tasks.start_soon(self._list_for, server, caller, token)
+
+    def seen_by(self, caller: Caller) -> Caller:
+        """Return the caller without the tools of such servers that these have not listed for it."""
+        if not self._personal:
+            return caller
+        visible = frozenset().union(*(server.visible(caller) for server in self._personal.values()))
+        basis = (caller, visible, self.scout.store.stamp())
+        known = self._seen.get(caller.identity)
+        if known is not None and known[0] == basis:
+            return known[1]
+        allowed = caller.allowed
+        namespaces = self.scout.store.namespaces().keys() if allowed is None else allowed.namespaces
+        ids = {one for one in visible if allowed is None or allowed.permits(one)}
+        if allowed is not None:
+            ids |= {one for one in allowed.ids if namespace_of(one) not in self._personal}
+        made = replace(caller, allowed=Allowed.of(namespaces - self._personal.keys(), ids))
+        with self._seen_lock:
+            if len(self._seen) >= _MAX_SEEN:
+                self._seen.pop(next(iter(self._seen)))
+            self._seen[caller.identity] = (basis, made)
+        return made
+
+    async def _list_for(self, server: PersonalServer, caller: Caller, token: str | None) -> None:
+        before = server.visible(caller)
+        await server.list_for(caller, token)
+        if server.visible(caller) != before and self.changed is not None:
+            await self.changed()
+
     async def call(
-        self, tool: Tool, arguments: Mapping[str, Any], progress: Progress, headers: CallerHeaders | None = None
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        progress: Progress,
+        caller: Caller | None = None,
+        token: str | None = None,
+        headers: CallerHeaders | None = None,
     ) -> types.CallToolResult:
         """Call a tool at its source and return its result; `progress` gets the reports of an MCP server.
 
-        `headers` goes with a call of a server that another gateway runs. Raises what Ownership.call raises. Errors of
-        other sources are results with is_error.
+        `caller`: for whom; `token`: what it sent to be known. Only a server that is configured so is told of either.
+        `headers` goes with a call of a server that another gateway runs. Raises what Ownership.call raises, and
+        NoCredentials where a server cannot be used for this caller. Errors of other sources are results with is_error.
         """
         with tracing.span(f"upstream {tool.namespace}", "client", toolscout__upstream=tool.namespace) as span:
-            result = await self._call(tool, arguments, progress, headers)
+            result = await self._call(tool, arguments, progress, caller, token, headers)
             if result.is_error:
                 span.failed("tool_error")
             return result
 
     async def _call(
-        self, tool: Tool, arguments: Mapping[str, Any], progress: Progress, headers: CallerHeaders | None
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        progress: Progress,
+        caller: Caller | None,
+        token: str | None,
+        headers: CallerHeaders | None,
     ) -> types.CallToolResult:
         backend = self._servers.get(tool.namespace)
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
@@ -166,18 +251,22 @@ class Backends:
                 return await backend.call(tool.id, dict(arguments), progress)
             return await self._ownership.call(backend, tool.id, dict(arguments), headers or CallerHeaders(), progress)
 
+        if (personal := self._personal.get(tool.namespace)) is not None:
+            if caller is None:
+                raise UnknownTool(f"{tool.id} is used in a caller's own name, and there is none")
+            return await personal.call(tool, arguments, caller, token)
         configured = self._read_tools.get(tool.namespace, {}).get(tool.id)
 
         def run() -> Any:
-            caller = self._other_tools if configured is None else self._source_caller(configured)
-            return caller.call([(configured or tool, arguments)])[0]
+            maker = self._other_tools if configured is None else self._source_caller(configured, caller, token)
+            return maker.call([(configured or tool, arguments)])[0]
 
         result = await _in_daemon_thread(run, self._call_limiter)
         text = result.content if result.ok else "\n".join(filter(None, [result.error, result.content]))
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not result.ok)
 
-    def _source_caller(self, tool: Tool) -> OriginCaller:
-        """Return the caller for a tool of a configured source; only the source's own servers get its headers."""
+    def _source_caller(self, tool: Tool, caller: Caller | None, token: str | None) -> OriginCaller:
+        """Return what calls a tool of a configured source; only the source's own servers get its headers."""
         assert tool.origin is not None
         if tool.origin.kind == "function":
             return OriginCaller(self._calls, {tool.id: functions.find(tool.origin.target)})
@@ -185,7 +274,12 @@ class Backends:
         target = source.base_url or tool.origin.target
         calls = replace(self._calls, targets={namespace: target})
         if place_of(target) in self._places(source):
-            return OriginCaller(replace(calls, headers={namespace: source.headers}))
+            headers = dict(source.headers)
+            if (credentials := self._credentials.get(namespace)) is not None:
+                own = credentials.headers(caller, token)
+                taken = {name.lower() for name in own}
+                headers = {name: value for name, value in headers.items() if name.lower() not in taken} | own
+            return OriginCaller(replace(calls, headers={namespace: headers}))
         # A fetched document chose this server: no headers, and no private address unless it is allowed.
         addresses = None if self._other_tools.permits(tool) else Addresses()
         return OriginCaller(replace(calls, addresses=addresses))
@@ -240,7 +334,7 @@ class Backends:
     def _warn_of_targets(self) -> None:
         """Log at the start which tools can be found but not called, and which option would allow it."""
         counts: Counter[str] = Counter()
-        configured = {*self._servers, *self._sources}
+        configured = {*self._servers, *self._personal, *self._sources}
         for tool in self.scout.store.tools():
             if tool.origin is not None and tool.namespace not in configured and not self._other_tools.permits(tool):
                 counts[allowing(tool)] += 1
@@ -269,6 +363,9 @@ class Backends:
     async def _publish(self, backend: Backend, tools: list[Tool]) -> None:
         await self._store_tools(backend.name, tools)
 
+    async def _publish_personal(self, server: PersonalServer) -> None:
+        await self._store_tools(server.name, list(server.listed.values()))
+
     async def _store_tools(self, name: str, tools: list[Tool] | None = None) -> None:
         """Write the tools of a server or source, those not held back, to the catalogue; by default its last list."""
         async with self._admission_locks[name]:  # else an older list could overwrite a newer one
@@ -278,6 +375,8 @@ class Backends:
                 admitted = await anyio.to_thread.run_sync(self._quarantine.admitted, listed, suspicious)
             if name in self._servers:
                 self._servers[name].admit(listed, admitted)
+            if name in self._personal:
+                self._personal[name].admit(admitted)
         if name in self._sources:
             self._read_tools[name] = {tool.id: tool for tool in admitted}
         marked = [_with_config(tool, self.config.origin) for tool in admitted]
@@ -318,7 +417,7 @@ class Backends:
 
     def _remove_unconfigured(self) -> None:
         """Remove the tools of servers and sources that the configuration no longer names."""
-        known = {*self._servers, *(clean_text(source.name) for source in self.config.sources)}
+        known = {*self._servers, *self._personal, *(clean_text(source.name) for source in self.config.sources)}
         store = self.scout.store
         for namespace in store.namespaces():
             if namespace not in known:
@@ -349,6 +448,24 @@ class Backends:
                     seen = stamp
             except StoreError as error:  # such as a lock of another process; held-back tools stay held back
                 _log.error("the record of approved tools cannot be read: %s; it is tried again", error)
+
+
+class _TokenAuth(httpx2.Auth):
+    """Adds the gateway's own token to each request to one MCP server, and to no other place."""
+
+    def __init__(self, url: str, credentials: Credentials) -> None:
+        self._place, self._credentials = place_of(url), credentials
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        if place_of(str(request.url)) != self._place:
+            yield request
+            return
+        request.headers.update(await anyio.to_thread.run_sync(self._credentials.headers, None, None))
+        response = yield request
+        if response.status_code == 401:  # such as a token that was revoked: once more with a new one
+            self._credentials.forget()
+            request.headers.update(await anyio.to_thread.run_sync(self._credentials.headers, None, None))
+            yield request
 
 
 async def _in_daemon_thread(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:

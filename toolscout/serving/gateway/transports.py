@@ -30,10 +30,10 @@ try:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from toolscout.serving import http_protocol, problems
+    from toolscout.serving import http_protocol, problems, protected_resource
     from toolscout.serving.gateway.server import Gateway
     from toolscout.serving.limits import HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
-    from toolscout.serving.middleware import SHARER, SMALL_BODY, announced, key_of, measured, too_large
+    from toolscout.serving.middleware import REFUSED, SHARER, SMALL_BODY, announced, key_of, measured, too_large
     from toolscout.serving.problems import Problem
     from toolscout.serving.prometheus import MEDIA_TYPE
 except ImportError:
@@ -122,6 +122,7 @@ class _RequestGuard:
 
     def __init__(self, app: ASGIApp, gateway: Gateway, options: ServeOptions) -> None:
         self._app, self._access, self._gateway = app, gateway.access, gateway
+        self._key_fetches = protected_resource.KeyFetches(self._access.sign_in)
         self._origins, self._rates = Origins(options), Rates(options.rate, options.burst)
         self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
         self._sessions = _Sessions(app, options)
@@ -132,6 +133,7 @@ class _RequestGuard:
             await self._app(scope, receive, send)
             return
         response_started = False
+        send = protected_resource.challenging(self._access.sign_in, scope, send, PATH)
 
         async def send_response(message: Message) -> None:
             nonlocal response_started
@@ -154,9 +156,14 @@ class _RequestGuard:
         headers, client = Headers(scope=scope), scope.get("client")
         scope[SHARER] = sharer(None, client)
         self._origins.check(headers)
+        sign_in, key = self._access.sign_in, key_of(headers)
+        if sign_in is not None and scope["path"] in protected_resource.PATHS:
+            await protected_resource.metadata(sign_in, scope)(scope, receive, send)
+            return
+        await self._key_fetches.ready(key)
         try:
-            caller = await anyio.to_thread.run_sync(self._access.caller, key_of(headers))
-        except Unauthorized:
+            caller = await anyio.to_thread.run_sync(self._access.caller, key)
+        except REFUSED:
             self._rates.take(scope[SHARER])
             raise
         who = scope[SHARER] = sharer(caller, client)
@@ -171,7 +178,7 @@ class _RequestGuard:
             return
         if announced(headers) > self._max_bytes:
             raise too_large(self._max_bytes)
-        owner = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
+        owner = AuthenticatedUser(AccessToken(token="", client_id=caller.identity, scopes=[]))
         with self._held.counted(who) as hold, self._in_flight.counted(who) as begin:
             body = await self._read_body(Request(scope, measured(receive, self._max_bytes, hold, begin)))
             if len(body) > SMALL_BODY and values_in(body) > MAX_VALUES:

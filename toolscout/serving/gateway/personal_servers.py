@@ -1,0 +1,170 @@
+"""MCP servers that each caller uses in its own name: what one may list, nobody else sees because of that.
+
+Each list and each call is a connection of its own with the credentials of one caller, so no session is ever shared.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+
+from toolscout.catalogue.base import ReadOptions, unique
+from toolscout.catalogue.importers import mcp as importer
+from toolscout.catalogue.mcp.client import McpServer, ServerListing, call_tool, list_tools
+from toolscout.core.tool import Tool, clean_text
+from toolscout.errors import BadSource, ToolscoutError, UnknownTool
+from toolscout.serving.access import Caller
+from toolscout.serving.gateway.server_connection import BackendDown, BackendOptions
+from toolscout.serving.gateway.upstream_auth import Credentials, NoCredentials
+
+WANTS_SIGN_IN = "wants a sign-in before it lists its tools"
+_FIRST_S = 5.0  # that a caller waits for its first list
+_AGAIN_S = 30.0  # before a list that failed is asked for again
+_STALE_LISTS = 10  # a list this many times older than `relist` is not used any more
+_MAX_CALLERS = 1_000
+_log = logging.getLogger("toolscout.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """What a server listed for one caller, and when; nothing where it refused."""
+
+    tools: Mapping[str, Tool]
+    at: float
+    failed: bool = False
+
+
+class PersonalServer:
+    """One such server. `listed`: the tools of all callers' lists; `problem`: why there is none, "" where there is."""
+
+    def __init__(
+        self,
+        server: McpServer,
+        credentials: Credentials,
+        options: BackendOptions,
+        publish: Callable[[PersonalServer], Awaitable[None]],
+    ) -> None:
+        """Take a server; `publish` is called when `listed` has changed."""
+        self.name = clean_text(server.name)
+        self.listed: dict[str, Tool] = {}
+        self._server, self._credentials, self._options, self._publish = server, credentials, options, publish
+        self._lists: OrderedDict[str, _List] = OrderedDict()
+        self._asking: dict[str, anyio.Event] = {}
+        self._admitted: frozenset[str] = frozenset()
+
+    @property
+    def problem(self) -> str:
+        """Why no tool of this server is known."""
+        return "" if self.listed else WANTS_SIGN_IN
+
+    def admit(self, tools: Iterable[Tool]) -> None:
+        """Let callers see and call these tools of `listed` and no others."""
+        self._admitted = frozenset(tool.id for tool in tools)
+
+    def visible(self, caller: Caller) -> frozenset[str]:
+        """Return the ids of the tools that the server listed for this caller, each with the very text in `listed`."""
+        known = self._lists.get(caller.identity)
+        if known is None or self._is_older(known, _STALE_LISTS * self._options.relist):
+            return frozenset()
+        same = (tool_id for tool_id, tool in known.tools.items() if self.listed.get(tool_id) == tool)
+        return frozenset(same) & self._admitted
+
+    def wants_list(self, caller: Caller) -> str:
+        """Return whether the server should be asked what this caller may list: "now", "soon" or ""."""
+        known = self._lists.get(caller.identity)
+        if known is None or self._is_older(known, _STALE_LISTS * self._options.relist):
+            return "now"
+        return "soon" if self._is_older(known, _AGAIN_S if known.failed else self._options.relist) else ""
+
+    async def list_for(self, caller: Caller, token: str | None) -> None:
+        """Ask the server what this caller may list. Where it does not answer, the caller sees none of its tools."""
+        who = caller.identity
+        if (asking := self._asking.get(who)) is not None:
+            await asking.wait()
+            return
+        done = self._asking[who] = anyio.Event()
+        try:
+            found = await self._ask(caller, token)
+            self._lists[who] = found
+            self._lists.move_to_end(who)
+            while len(self._lists) > _MAX_CALLERS:
+                self._lists.popitem(last=False)
+            together: dict[str, Tool] = {}
+            for one in self._lists.values():
+                for tool_id, tool in one.tools.items():
+                    # Of texts that differ by caller the one in use stays; whoever is listed another does not see it.
+                    together.setdefault(tool_id, tool)
+            kept = {tool_id: tool for tool_id, tool in self.listed.items() if self._is_listed(tool)}
+            together |= kept
+            if together != self.listed:
+                self.listed = together
+                await self._publish(self)
+        finally:
+            del self._asking[who]
+            done.set()
+
+    async def call(
+        self, tool: Tool, arguments: Mapping[str, Any], caller: Caller, token: str | None
+    ) -> types.CallToolResult:
+        """Call a tool in the caller's name. Raises UnknownTool, NoCredentials or BackendDown."""
+        if tool.id not in self.visible(caller) or tool.origin is None:
+            raise UnknownTool(f"{tool.id} is not, or not any more, a tool of its server; search again")
+        server = await self._server_for(caller, token)
+        try:
+            name = str(self.listed[tool.id].origin.details["tool"])  # type: ignore[union-attr]
+            result: types.CallToolResult = await call_tool(server, name, dict(arguments), self._options.timeout)
+            return result
+        except ToolscoutError as error:
+            self._note(error, server)
+            raise BackendDown(
+                f"the server {self.name} did not take the call; the log of the gateway says why"
+            ) from None
+
+    async def _ask(self, caller: Caller, token: str | None) -> _List:
+        try:
+            server = await self._server_for(caller, token)
+        except NoCredentials:
+            return _List({}, time.monotonic(), True)
+        try:
+            with anyio.fail_after(_FIRST_S):
+                listing = await list_tools(server, _FIRST_S)
+            tools = await anyio.to_thread.run_sync(self._tools, listing)
+        except (ToolscoutError, TimeoutError) as error:
+            self._note(error, server)
+            return _List({}, time.monotonic(), True)
+        return _List(tools, time.monotonic())
+
+    async def _server_for(self, caller: Caller, token: str | None) -> McpServer:
+        own = await anyio.to_thread.run_sync(self._credentials.headers, caller, token)
+        taken = {name.lower() for name in own}
+        static = {name: value for name, value in self._server.headers.items() if name.lower() not in taken}
+        return replace(self._server, headers=static | own)
+
+    def _tools(self, listing: ServerListing) -> Mapping[str, Tool]:
+        options = ReadOptions(namespace=self.name, keep_going=True)
+        found = importer.tools_of(self._server, listing, options, most=self._options.max_tool_chars)
+        return {tool.id: tool for tool in unique(found, options)}
+
+    def _is_listed(self, tool: Tool) -> bool:
+        return any(one.tools.get(tool.id) == tool for one in self._lists.values())
+
+    def _is_older(self, known: _List, seconds: float) -> bool:
+        return time.monotonic() - known.at > seconds
+
+    def _note(self, error: Exception, server: McpServer) -> None:
+        """Log an error, without the credentials that a server may quote in it."""
+        text = str(error) or "did not answer in time"
+        for secret in (word for value in server.headers.values() for word in value.split() if word != "Bearer"):
+            text = text.replace(secret, "***")
+        text = clean_text(text)[:300]
+        if isinstance(error, BadSource) and "answered 401" in text:
+            self._credentials.forget()  # such as a token that was revoked before its time
+        _log.warning("%s, in a caller's name: %s", self.name, text)
