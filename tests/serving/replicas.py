@@ -33,7 +33,7 @@ for line in sys.stdin:
         sys.argv = words
         toolscout.cli.main.main()
         os._exit(0)
-    print("pid", pid, flush=True)
+    os.write(1, b"pid %d\\n" % pid)
 """
 
 
@@ -92,7 +92,7 @@ class Nursery:
         with self._lock:
             self._process.stdin.write(f"{url or self._url}\n".encode())
             self._process.stdin.flush()
-            # Both processes write to one pipe, so that their lines may touch.
+            # Both processes write to one pipe, each line at once, so that lines may touch.
             started, listening = re.compile(rb"pid (\d+)\n"), re.compile(rb" at http://127.0.0.1:(\d+)/")
             end = time.monotonic() + 60
             while not ((pid := started.search(self._read)) and (port := listening.search(self._read))):

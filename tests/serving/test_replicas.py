@@ -27,7 +27,7 @@ from toolscout.stores.postgres import schema
 pytestmark = pytest.mark.slow
 
 _NUMBERS = count()
-_KILLS = int(os.environ.get("TOOLSCOUT_KILLS", "50"))
+_KILLS = int(os.environ.get("TOOLSCOUT_KILLS", "200"))
 _GONE = (OSError, http.client.HTTPException)
 
 
