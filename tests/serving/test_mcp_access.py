@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tests.serving.gateways import RAW, called, found, gateway, names, serving, 
 from toolscout.cli.main import app
 from toolscout.core.permissions import Principal, new_key
 from toolscout.core.tool import Tool
-from toolscout.errors import Unauthorized
+from toolscout.errors import StoreError, Unauthorized
 from toolscout.serving.gateway.quarantine import Quarantine
 from toolscout.serving.gateway.transports import check_binding, make_app
 from toolscout.serving.limits import ServeOptions
@@ -256,7 +256,7 @@ def test_a_record_that_cannot_be_read_ends_nothing(tmp_path: Path, monkeypatch: 
     def locked_once(record: Quarantine) -> tuple[int, ...]:
         asked.append(1)
         if len(asked) == 2:
-            raise sqlite3.OperationalError("database is locked")
+            raise StoreError("the record is locked")
         return stamp(record)
 
     monkeypatch.setattr(Quarantine, "stamp", locked_once)
@@ -307,7 +307,8 @@ def test_what_changed_in_a_schema_is_shown_before_it_is_approved(tmp_path: Path)
     assert "eve@evil.example" in "".join(shown.output.split())
     record.admitted([tool("whom", "Send it")])
     assert [(held.before, held.now) for held in record.held()] == [("Send a letter", "Send it")]
-    record._db.execute("UPDATE tools SET said = 'Send', says = 'Send a letter'")  # as it was recorded once
+    with closing(sqlite3.connect(approvals_path(tmp_path / "t.db"))) as file, file:
+        file.execute("UPDATE tools SET said = 'Send', says = 'Send a letter'")  # as it was recorded once
     assert [(held.before, held.now) for held in record.held()] == [("Send", "Send a letter")]
     record.close()
 

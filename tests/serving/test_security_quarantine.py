@@ -132,7 +132,8 @@ def test_what_waited_in_a_record_of_the_version_before_can_be_approved(tmp_path:
     path = approvals_path(tmp_path / "t.db")
     told = json.dumps({"name": "send", "description": "Send a letter"})
     with closing(Quarantine(ApprovalFile(path))) as record:
-        record._db.execute("INSERT INTO tools VALUES (?, 'x', ?, ?, ?)", (SEND.id, told, first_digest(SEND), told))
+        with closing(sqlite3.connect(path)) as file, file:
+            file.execute("INSERT INTO tools VALUES (?, 'x', ?, ?, ?)", (SEND.id, told, first_digest(SEND), told))
         assert record.approve(record.held()) == []
         assert record.admitted([SEND]) == [SEND]
         assert record.held() == []
