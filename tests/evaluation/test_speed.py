@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,11 @@ from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
 from toolscout.scout import Scout
+from toolscout.stores import open_store
 from toolscout.stores.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from tests.postgres import Postgres
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +34,8 @@ REQUESTS = ["search the issue", "delete a mail event", "weather report for a use
 PARTS = ("encoder_ms", "words_ms", "vectors_ms", "fusion_ms", "explain_ms", "other_ms")
 
 
-def opened(path: Path, retriever: Hybrid | None = None) -> Scout:
-    scout = Scout(SqliteStore(path), hybrid() if retriever is None else retriever)
+def opened(path: Path | str, retriever: Hybrid | None = None) -> Scout:
+    scout = Scout(open_store(path), hybrid() if retriever is None else retriever)
     scout.refresh()
     return scout
 
@@ -245,6 +250,28 @@ def test_a_made_up_catalogue_is_prepared_once(
     assert (rows[0]["values"]["embedded"], rows[-1]["values"]["recall@10"]) == (0, 1.0)
     assert f"noise of length {synthetic_catalogue.SIGMA}" in rows[0]["how"]
     assert rows[0]["tools"] == 250
+
+
+def test_catalogues_in_a_database_have_a_schema_each(
+    data: Path, tmp_path: Path, in_process: list[BenchTask], monkeypatch: pytest.MonkeyPatch, postgres: Postgres
+) -> None:
+    opened_cold: list[str] = []
+
+    def cold_start(place: str, requests: Sequence[str]) -> measurements.Values:
+        opened_cold.append(place)
+        return {"first_answer_s": 1.0}
+
+    monkeypatch.setattr(measurements, "cold_start", cold_start)
+    server = postgres.url("any").partition("&schema=")[0]
+    plan = speed.BenchPlan((120,), 1, tmp_path / "work", asked=5, server=server)
+    rows = rows_of(plan)
+    assert [task.phase for task in in_process] == ["prepare", "open", "cold", "serve"]
+    places = {task.store for task in in_process} | set(opened_cold)
+    assert len(places) == 1
+    assert "&schema=bench_postgresql_perturbed_120_" in places.pop()
+    assert {row["store"] for row in rows} == {"postgresql"}
+    assert all(server not in json.dumps(row) for row in rows)
+    assert next(row["values"]["store_mb"] for row in rows if row["bench"] == "memory") > 0.1
 
 
 def test_a_catalogue_of_another_encoder_is_not_measured(tmp_path: Path, in_process: list[BenchTask]) -> None:

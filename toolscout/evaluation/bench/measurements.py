@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ ALLOWED_SHARE = 0.05
 LOOKUPS = 300
 _WARM_UP = 10
 _SEED = 7
+_COLD_PAUSE_S = 0.5
 _TIE = 2e-6  # cosines are rounded to six digits
 
 
@@ -128,6 +130,27 @@ def opening_times(path: str, request: str, repeats: int) -> Values:
     command = [sys.executable, "-m", "toolscout", "--store", path, "search", request]
     values["command_s"] = median(_seconds(partial(subprocess.run, command, capture_output=True), repeats))
     return values | memory_mb()
+
+
+def cold_start(path: str, requests: Sequence[str]) -> Values:
+    """Open a catalogue without an index of its own, and time it until it first answers and until its own index stands.
+
+    Meanwhile the database answers: `searches` requests, in `p50_ms` and `max_ms`, with a pause after each.
+    """
+    started, times = time.perf_counter(), list[float]()
+    with Scout.open(path, wait=False) as scout:
+        scout.search(requests[0], K)
+        answered = time.perf_counter()
+        for request in cycle(requests):
+            if not scout.searches_store:
+                break
+            began = time.perf_counter()
+            scout.search(request, K)
+            times.append((time.perf_counter() - began) * 1000)
+            time.sleep(_COLD_PAUSE_S)
+        built = time.perf_counter()
+    values = {"first_answer_s": answered - started, "own_index_s": built - started, "searches": float(len(times))}
+    return values | ({"p50_ms": median(times), "max_ms": max(times)} if times else {})
 
 
 def _open_and_close(path: str, retriever: str) -> None:

@@ -213,6 +213,8 @@ def _measure_size(
         yield "index", values
     task = BenchTask("open", place, repeats=plan.repeats, requests=requests)
     yield from _run_child(task, plan, subject, progress).items()
+    if plan.server:
+        yield from _run_child(BenchTask("cold", place, requests=requests), plan, subject, progress).items()
     task = BenchTask("serve", place, repeats=plan.repeats, requests=requests)
     yield from _run_child(task, plan, subject, progress).items()
     if subject.tools > DenseOptions().graph_above:

@@ -7,7 +7,9 @@ python -m toolscout.evaluation.bench.worker reads a BenchTask as JSON from stdin
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -36,7 +38,7 @@ class BenchTask:
     request set. `cached`: take vectors from the cache.
     """
 
-    phase: Literal["index", "prepare", "open", "serve", "recall"]
+    phase: Literal["index", "prepare", "open", "cold", "serve", "recall"]
     store: str
     source: str = ""
     tools: int = 0
@@ -59,6 +61,10 @@ def run(task: BenchTask) -> BenchValues:
         return {"index": _prepare(task, path, texts[0])}
     if task.phase == "open":
         return {"open": measurements.opening_times(path, texts[0], task.repeats)}
+    if task.phase == "cold":
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["TOOLSCOUT_CACHE"] = folder  # no index of an earlier process is found there
+            return {"cold": measurements.cold_start(path, texts)}
     started = time.perf_counter()
     with _open(path) as scout:
         opened = time.perf_counter() - started
