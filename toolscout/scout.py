@@ -44,7 +44,6 @@ from toolscout.search import encoder_fit, index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
-from toolscout.search.cold_search import cold_retriever
 from toolscout.search.embedding_claims import CLAIMED_AT_ONCE, EmbeddingClaims
 from toolscout.search.encoder_choice import EncoderChoice, choose, previous, same_documents
 from toolscout.search.live_index import LiveIndex, StoreIndex
@@ -877,6 +876,8 @@ def _store_index(store: Store, made: Retriever, encoder: TextEncoder | None) -> 
         encoder = encoder or made.encoder
     if encoder is not None and previous(store, encoder.fingerprint) is not None:
         return None
+    from toolscout.search.cold_search import cold_retriever  # which imports the encoders' engine
+
     cold = cold_retriever(store, encoder, made.name)
     return None if cold is None else StoreIndex(store, cold)
 

@@ -94,7 +94,7 @@ async def gateway(
     held = Quarantine(ApprovalFile(quarantine)) if quarantine else None
     config = parse_config(document, "test") if document else None
     with Scout.open(store, retriever) as scout:
-        backends = Backends(scout, config, backend, held, allow, level)
+        backends = Backends(scout, config, backend, held, allow, quarantine_level=level)
         made = Gateway(Access(scout), backends, options, Audit(audit))
         async with backends.running():
             await backends.ready(30)
