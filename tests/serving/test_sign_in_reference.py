@@ -25,7 +25,6 @@ from tests.serving.gateways import called, small_http, soon, text
 from toolscout.core.permissions import Principal
 from toolscout.stores.sqlite.store import SqliteStore
 
-pytest.importorskip("cryptography")
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("authorization_server.mjs")

@@ -22,8 +22,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-pytest.importorskip("cryptography")
-
 from tests.serving.gateways import called, gateway, serving, text
 from tests.serving.issuer import AUDIENCE, Issuer, issuing
 from tests.serving.small_server import make_server

@@ -7,6 +7,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,9 +192,9 @@ def test_what_changes_meanwhile_is_told(
     }
     checked = copying._checked
 
-    def change_first(*given: object) -> CopyReport:
+    def change_first(*given: Any) -> CopyReport:
         changes[what]()
-        return checked(*given)  # type: ignore[arg-type]
+        return checked(*given)
 
     monkeypatch.setattr(copying, "_checked", change_first)
     with pytest.raises(StoreError, match=f"the {what} of the two stores differ after copying"):

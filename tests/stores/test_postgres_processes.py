@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -268,7 +268,7 @@ def test_what_a_killed_process_was_embedding_is_embedded_by_others(url: str) -> 
     assert sum(number - 1 for number in counted.values()) <= 8  # at most what was lost with the killed one
 
 
-def _heard(reading: int):  # noqa: ANN202
+def _heard(reading: int) -> Callable[[], list[str]]:
     """Read a pipe until all its writers are gone; returns what gives the words then."""
     words: list[str] = []
 

@@ -200,7 +200,7 @@ def _open(name: str) -> TextEncoder:
 
 def _known() -> Iterator[dict[str, Any]]:
     """What `list` shows: one row an encoder, the default one first."""
-    from toolscout.models.encoders.onnx_encoder import RAW, REQUEST_FILE, cache_folder, package_folder
+    from toolscout.models.encoders.onnx_encoder import RAW, REQUEST_FILE, package_folder, raw_encoder_folder
     from toolscout.models.encoders.settings import DEFAULT, FAST, VARIABLE, encoders_folder, split_name
 
     named = os.environ.get(VARIABLE) or ""
@@ -213,7 +213,7 @@ def _known() -> Iterator[dict[str, Any]]:
     folder = encoders_folder()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and not path.name.startswith(".") and path != Path(place):
-            shown = RAW if path == cache_folder() else str(path)
+            shown = RAW if path == raw_encoder_folder() else str(path)
             yield {**_about(str(path)), "encoder": shown, "default": False}
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -120,9 +121,9 @@ class Workers(Generic[Item, Result]):
             self._hand_out(source, again)
             if not again and not any(handle.busy for handle in self._handles):
                 # Workers that are not open yet may still be needed.
-                if (following := next(source, _END)) is _END:
+                again.extend(map(_Handed, islice(source, 1)))
+                if not again:
                     return
-                again.append(_Handed(following))  # type: ignore[arg-type]
             found, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_PATIENCE_S)
             if not found:
                 self._say_waiting()
@@ -168,9 +169,9 @@ class Workers(Generic[Item, Result]):
             for handle in self._handles:
                 if handle.opened and handle.busy < room:
                     if not again:
-                        if (following := next(source, _END)) is _END:
-                            return
-                        again.append(_Handed(following))  # type: ignore[arg-type]
+                        again.extend(map(_Handed, islice(source, 1)))
+                    if not again:
+                        return
                     handed = again.popleft()
                     handle.busy += 1
                     self._running[handle.actor.work.remote(handed.item)] = (handle, handed)
@@ -198,6 +199,3 @@ class Workers(Generic[Item, Result]):
     def _say_waiting(self) -> None:
         if self._tell is not None and not any(handle.opened for handle in self._handles):
             self._tell("no CPU of the cluster is free yet; this waits until one is")
-
-
-_END = object()

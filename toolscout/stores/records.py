@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.core.expansion import Expansion, with_expansion
 from toolscout.core.permissions import Principal
@@ -28,6 +29,24 @@ encode_json = json.JSONEncoder(default=str, separators=(",", ":")).encode  # ASC
 def storable(text: str) -> str:
     """Return text that can be stored as UTF-8: a lone surrogate becomes a question mark."""
     return text.encode(errors="replace").decode()
+
+
+# Feedback
+
+
+def write_feedback(examples: Iterable[Example], write: Callable[[str], str]) -> list[tuple[str, ...]]:
+    """Return feedback as rows (request, used, rejected, tenant, source, time); `write` makes text storable."""
+    return [
+        (
+            write(example.request),
+            json.dumps(example.used),
+            json.dumps(example.rejected),
+            write(example.tenant),
+            write(example.source),
+            example.time.isoformat(),
+        )
+        for example in examples
+    ]
 
 
 # Tools

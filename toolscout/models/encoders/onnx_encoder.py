@@ -149,7 +149,7 @@ class Encoder(LocalEncoder):
             folder = default_folder()
         if str(folder) == FAST:
             folder, settings = _fast_folder(), replace(settings or EncoderSettings(), file=REQUEST_FILE)
-        folder = cache_folder() if str(folder) == RAW else Path(folder)
+        folder = raw_encoder_folder() if str(folder) == RAW else Path(folder)
         card = _read_card(folder)
         if settings is not None and (given := settings.given()):
             card = _with_settings(folder, card, given)
@@ -202,7 +202,7 @@ def _fast_folder() -> Path:
     return folder
 
 
-def cache_folder() -> Path:
+def raw_encoder_folder() -> Path:
     """The folder of the raw encoder: under $TOOLSCOUT_CACHE, or toolscout/ in $XDG_CACHE_HOME or ~/.cache."""
     return encoders_folder() / f"{RAW_NAME}-int8"
 
@@ -300,7 +300,7 @@ def _open_session(folder: Path, threads: int, model: str) -> ort.InferenceSessio
 
 
 def _remedy(folder: Path) -> str:
-    if folder == cache_folder():
+    if folder == raw_encoder_folder():
         return f"run: {WEIGHTS_COMMAND} && pip install 'toolscout[encoder]' && toolscout encoder export"
     if folder == default_folder() and not os.environ.get(VARIABLE):
         return "install toolscout again: it comes with one"

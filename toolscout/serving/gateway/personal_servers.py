@@ -115,11 +115,12 @@ class PersonalServer:
         self, tool: Tool, arguments: Mapping[str, Any], caller: Caller, token: str | None
     ) -> types.CallToolResult:
         """Call a tool in the caller's name. Raises UnknownTool, NoCredentials or BackendDown."""
-        if tool.id not in self.visible(caller) or tool.origin is None:
+        listed = self.listed.get(tool.id)
+        if tool.id not in self.visible(caller) or listed is None or listed.origin is None:
             raise UnknownTool(f"{tool.id} is not, or not any more, a tool of its server; search again")
         server = await self._server_for(caller, token)
         try:
-            name = str(self.listed[tool.id].origin.details["tool"])  # type: ignore[union-attr]
+            name = str(listed.origin.details["tool"])
             result: types.CallToolResult = await call_tool(server, name, dict(arguments), self._options.timeout)
             return result
         except ToolscoutError as error:

@@ -28,7 +28,13 @@ from toolscout.stores.postgres.principals import PrincipalTables
 from toolscout.stores.postgres.server import CLAIMS, FEEDBACK, VECTORS, Server
 from toolscout.stores.postgres.text import read, write
 from toolscout.stores.postgres.tools import ToolTables, stream
-from toolscout.stores.records import another_width, durable_by_default, in_half_precision, searched_expansion
+from toolscout.stores.records import (
+    another_width,
+    durable_by_default,
+    in_half_precision,
+    searched_expansion,
+    write_feedback,
+)
 
 _NETWORK_HALF = np.dtype(">f2")
 _HEADER = 2  # of a vector as the server sends it, in numbers of two bytes: its width, and nothing
@@ -285,17 +291,7 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
 
     def add_feedback(self, examples: Iterable[Example]) -> None:
         """Store feedback."""
-        rows = [
-            (
-                write(example.request),
-                json.dumps(example.used),
-                json.dumps(example.rejected),
-                write(example.tenant),
-                write(example.source),
-                example.time.isoformat(),
-            )
-            for example in examples
-        ]
+        rows = write_feedback(examples, write)
         statement = (
             "INSERT INTO feedback (request, used, rejected, tenant, source, time) VALUES (%s, %s, %s, %s, %s, %s)"
         )

@@ -24,6 +24,7 @@ from toolscout.stores.records import (
     in_half_precision,
     searched_expansion,
     storable,
+    write_feedback,
 )
 from toolscout.stores.sqlite.connections import Connections, check_path
 from toolscout.stores.sqlite.principals import PrincipalTables
@@ -200,17 +201,7 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
 
     def add_feedback(self, examples: Iterable[Example]) -> None:
         """Store feedback."""
-        rows = [
-            (
-                storable(example.request),
-                json.dumps(example.used),
-                json.dumps(example.rejected),
-                storable(example.tenant),
-                storable(example.source),
-                example.time.isoformat(),
-            )
-            for example in examples
-        ]
+        rows = write_feedback(examples, storable)
         statement = "INSERT INTO feedback (request, used, rejected, tenant, source, time) VALUES (?, ?, ?, ?, ?, ?)"
         with self._files.writing() as db:
             db.executemany(statement, rows)
