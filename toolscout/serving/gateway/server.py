@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from toolscout.catalogue.poisoning import scan_result
 from toolscout.core import tracing, vendor_formats
@@ -21,8 +21,12 @@ from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, Unauthorized, UnknownTool
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.audit import Audit
+from toolscout.serving.gateway.callers import Callers
+from toolscout.serving.gateway.client_calls import Interruptions
+from toolscout.serving.gateway.offer_requests import OfferRequests
 from toolscout.serving.gateway.ownership import headers_of
 from toolscout.serving.gateway.sources import Backends
+from toolscout.serving.gateway.subscribers import TOOLS, Subscribers
 
 try:
     import anyio
@@ -30,13 +34,10 @@ try:
     import mcp_types as types
     from mcp import MCPError
     from mcp.server.lowlevel.server import NotificationOptions, Server
-    from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
-    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
     from toolscout.serving.gateway.argument_process import ArgumentChecks
-    from toolscout.serving.limits import Gate
-    from toolscout.serving.middleware import REQUEST_ID, key_of
-    from toolscout.serving.problems import Problem, public_message
+    from toolscout.serving.middleware import REQUEST_ID
+    from toolscout.serving.problems import public_message
     from toolscout.serving.prometheus import Metrics, escaped_label
 except ImportError:
     raise MissingExtra("serving", "serve") from None
@@ -44,11 +45,10 @@ except ImportError:
 PASS_THROUGH = 10
 """A catalogue with fewer tools than this is listed whole, without search_tools."""
 MAX_K = 50
-_QUEUED, _LONGEST_S = 64, 60.0  # requests that may wait for a thread, and seconds until they fail
 _CLOSEST = 3  # ids shown where nothing fits
 _MAX_CALLERS = 1024  # whose list of tools is remembered
+_CallResult = types.CallToolResult | types.InputRequiredResult
 _log = logging.getLogger("toolscout.gateway")
-_T = TypeVar("_T")
 
 INSTRUCTIONS = (
     "Behind this server stand many more tools than are listed. To use one: search_tools with what should be done, in "
@@ -124,12 +124,12 @@ class GatewayOptions:
 
 
 class _Server(Server[Any]):
-    """An MCP server that announces, over either transport, that its list of tools may change."""
+    """An MCP server that announces, over either transport, that its lists may change."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        options = notification_options or NotificationOptions(tools_changed=True)
+        options = notification_options or NotificationOptions(True, True, True)
         return super().create_initialization_options(options, *args, **kwargs)
 
 
@@ -147,14 +147,14 @@ class Gateway:
         self.options = options or GatewayOptions()
         self._audit = audit or Audit(None)
         self.metrics = Metrics()
-        # By caller's identity: a caller is notified only of changes to its own list.
-        self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
         self.checks = ArgumentChecks()
-        self._gate = Gate(2, _QUEUED, _LONGEST_S)
+        self._callers = Callers(access, self.options.key)
+        self._in_thread = self._callers.in_thread
+        self._subscribers = Subscribers()
+        self._interruptions = Interruptions(lambda: backends.tasks)
         # By caller's identity: its key, and the tools it was listed, in order.
         self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
         self._shown_lock = threading.Lock()
-        self._connections: dict[int, tuple[Any, str]] = {}  # by id(): a connection and its caller's identity
         self._unchecked_pins = self.options.pins
         backends.changed = self._catalogue_changed
         self.server: Server[Any] = _Server(
@@ -163,8 +163,17 @@ class Gateway:
             instructions=INSTRUCTIONS,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=self._listen,
         )
+        OfferRequests(
+            access,
+            backends,
+            self._callers,
+            self._interruptions,
+            self._subscribers,
+            self._audit,
+            self.metrics,
+            self.options.start,
+        ).add_to(self.server)
 
     def metrics_text(self) -> str:
         """Return the metrics for Prometheus: of requests and calls, and which servers answer."""
@@ -184,29 +193,15 @@ class Gateway:
     async def _list_tools(self, ctx: Any, _: Any) -> types.ListToolsResult:
         await self.backends.ready(self.options.start)
         await anyio.to_thread.run_sync(self._check_pins)
-        key = self._key(ctx)
+        key = self._callers.key(ctx)
         try:
             await self._introduce(key)
-            if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-                self._track_connection(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).identity)
+            self._subscribers.track(ctx, (await self._callers.caller(ctx)).identity, key)
             return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
 
-    async def _listen(
-        self, ctx: Any, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        key = self._key(ctx)
-        try:
-            caller = await self._in_thread(lambda: self.access.caller(key))
-        except ToolscoutError as error:
-            raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
-        if caller.identity not in self._buses:
-            bus = InMemorySubscriptionBus()
-            self._buses[caller.identity] = (bus, ListenHandler(bus))
-        return await self._buses[caller.identity][1](ctx, params)
-
-    async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> _CallResult:
         headers = ctx.request.headers if ctx.request is not None else {}
         token = tracing.request_id.set(tracing.checked_request_id(headers.get(REQUEST_ID)))
         in_meta = "traceparent" in (getattr(params, "meta", None) or {})  # the SDK has taken the context from there
@@ -223,14 +218,12 @@ class Gateway:
         finally:
             tracing.request_id.reset(token)
 
-    async def _answer_call(
-        self, ctx: Any, params: types.CallToolRequestParams, span: tracing.Span
-    ) -> types.CallToolResult:
+    async def _answer_call(self, ctx: Any, params: types.CallToolRequestParams, span: tracing.Span) -> _CallResult:
         began = time.perf_counter()
         who: Caller | str = "unknown"
-        action, tool_id, ok = "call", "", False
+        action, tool_id, ok, asks = "call", "", False, False
         try:
-            key = self._key(ctx)
+            key = self._callers.key(ctx)
             await self._introduce(key)
             who = await self._in_thread(lambda: self._caller(key))
             name, arguments = params.name, params.arguments or {}
@@ -242,6 +235,7 @@ class Gateway:
             elif who.identity not in self._shown:  # another gateway process listed the tools for this caller
                 await self._in_thread(lambda: self._show(key))
             span.set(gen_ai__tool__name=params.name if name in _META else None, gen_ai__tool__type="function")
+            result: _CallResult
             if action == "search":
                 result = await self._search(who, arguments["query"], arguments.get("k", 5))
             else:
@@ -257,7 +251,10 @@ class Gateway:
                     )
                 else:
                     tool_arguments = arguments.get("arguments", {}) if name in _META else arguments
-                    result = await self._call(ctx, who, tool, tool_arguments)
+                    result = await self._call(ctx, params, who, tool, tool_arguments)
+            if isinstance(result, types.InputRequiredResult):
+                asks = ok = True
+                return result
             ok = not result.is_error
             if not ok:
                 span.failed("tool_error")
@@ -269,12 +266,13 @@ class Gateway:
             return _error_result(public_message(error))
         finally:
             seconds = time.perf_counter() - began
-            if action == "call" and tool_id:
+            if action == "call" and tool_id and not asks:
                 self.metrics.observe_call(tool_id, ok, seconds)
                 about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool_id}
                 tracing.record("toolscout.call.duration", seconds, "s", "Duration of calls of tools.", **about)
             self.metrics.observe(f"mcp {action}", 200 if ok else 500, seconds)
-            self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
+            if not asks:  # the call is recorded with its result
+                self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
 
     async def _introduce(self, key: str | None) -> None:
         """Have servers that are used in callers' own names list their tools for this one."""
@@ -308,19 +306,25 @@ class Gateway:
 
         return await self._in_thread(find)
 
-    async def _call(self, ctx: Any, caller: Caller, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
+    async def _call(
+        self, ctx: Any, params: types.CallToolRequestParams, caller: Caller, tool: Tool, arguments: Mapping[str, Any]
+    ) -> _CallResult:
         wrong = await self.checks.problems(caller.identity, arguments, tool.input_schema)
         if wrong:
             return _error_result(
                 f"the arguments do not fit {tool.id}: {'; '.join(wrong)}. Correct them and call it again; "
                 "describe_tool shows its inputSchema"
             )
+        own = self._callers.key(ctx)
+        headers = headers_of(ctx.request.headers if ctx.request is not None else {}, own)
         try:
-            own = self._key(ctx)
-            headers = headers_of(ctx.request.headers if ctx.request is not None else {}, own)
-            report = ctx.session.report_progress
-            result = await self.backends.call(tool, arguments, report, caller, own, headers)
-            return await _marked(result, tool.id)
+            result: _CallResult = await self._interruptions.run(
+                ctx,
+                params,
+                caller.identity,
+                lambda call: self.backends.call(tool, arguments, call, caller, own, headers),
+            )
+            return result if isinstance(result, types.InputRequiredResult) else await _marked(result, tool.id)
         except (MCPError, ToolscoutError):
             raise
         except Exception:  # the client gets an answer, whatever the server does
@@ -399,23 +403,6 @@ class Gateway:
         namespace, _, rest = name.partition("__")
         return f"{namespace}/{rest}"
 
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        """Run work in a thread, callers taking turns; raises BadRequest at once where too many wait."""
-        try:
-            return await self._gate.run(work)
-        except Problem:
-            raise BadRequest("too many requests at once; wait a second and ask again") from None
-
-    def _key(self, ctx: Any) -> str | None:
-        return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
-
-    def _track_connection(self, session: Any, name: str) -> None:
-        """Keep a connection of the older protocol while it lasts, to notify it of changes; `name`: whose it is."""
-        connection = session._connection
-        if id(connection) not in self._connections:
-            self._connections[id(connection)] = (connection, name)
-            connection.exit_stack.callback(self._connections.pop, id(connection), None)
-
     async def _catalogue_changed(self) -> None:
         """Notify the clients of those callers whose list has changed."""
         concerned: set[str] = set()
@@ -425,12 +412,7 @@ class Gateway:
                     concerned.add(name)
             except ToolscoutError as error:  # the key was revoked
                 _log.debug("no list for a caller any more: %s", error)
-        for name in concerned & self._buses.keys():
-            await self._buses[name][0].publish(ToolsListChanged())
-        for connection, name in list(self._connections.values()):
-            if name in concerned:
-                with anyio.move_on_after(1):  # a client that does not read must not delay the others
-                    await connection.send_tool_list_changed()
+        await self._subscribers.tell(TOOLS, concerned)
 
 
 def run(serve: Callable[..., Awaitable[None]], *args: object) -> None:
