@@ -24,7 +24,7 @@ class Callers:
 
     def __init__(self, access: Access, key: str | None) -> None:
         """`key`: that of the client over stdio."""
-        self._access, self._key = access, key
+        self.access, self._key = access, key
         self._gate = Gate(_THREADS, _QUEUED, _LONGEST_S)
 
     def key(self, ctx: Any) -> str | None:
@@ -34,7 +34,7 @@ class Callers:
     async def caller(self, ctx: Any) -> Caller:
         """Return who sends a request. Raises Unauthorized."""
         key = self.key(ctx)
-        return await self.in_thread(lambda: self._access.caller(key))
+        return await self.in_thread(lambda: self.access.caller(key))
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Run work in a thread, callers taking turns; raises BadRequest at once where too many wait."""

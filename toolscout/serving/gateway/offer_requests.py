@@ -16,7 +16,7 @@ from typing import Any
 from toolscout.catalogue.poisoning import scan_result
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, UnknownTool
-from toolscout.serving.access import Access, Caller
+from toolscout.serving.access import Caller
 from toolscout.serving.audit import Audit
 from toolscout.serving.gateway.callers import Callers
 from toolscout.serving.gateway.client_calls import LOG_LEVEL, ConnectedClient, Interruptions
@@ -64,7 +64,6 @@ class OfferRequests:
 
     def __init__(
         self,
-        access: Access,
         backends: Backends,
         callers: Callers,
         interruptions: Interruptions,
@@ -74,7 +73,7 @@ class OfferRequests:
         start: float,
     ) -> None:
         """`start`: seconds that a list waits for the servers to start."""
-        self._access, self._backends, self._callers = access, backends, callers
+        self._backends, self._callers = backends, callers
         self._interruptions, self._subscribers = interruptions, subscribers
         self._audit, self._metrics, self._start = audit, metrics, start
         self._local: dict[int, ConnectedClient] = {}  # by id(): connections that are not over HTTP
@@ -253,7 +252,7 @@ class OfferRequests:
             found = set()
             for who, key in self._subscribers.callers().items():
                 try:
-                    if self._access.sees_all_of(self._access.caller(key), server):
+                    if self._callers.access.sees_all_of(self._callers.access.caller(key), server):
                         found.add(who)
                 except ToolscoutError as error:  # the key was revoked
                     _log.debug("a caller is not told any more: %s", error)
@@ -266,7 +265,7 @@ class OfferRequests:
 
         def visible() -> dict[str, Offers]:
             offers = self._backends.offers()
-            return {name: known for name, known in offers.items() if self._access.sees_all_of(caller, name)}
+            return {name: known for name, known in offers.items() if self._callers.access.sees_all_of(caller, name)}
 
         return await self._callers.in_thread(visible)
 

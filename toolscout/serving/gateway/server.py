@@ -142,14 +142,13 @@ class Gateway:
         """Build `server`, which can be run over any transport inside `backends.running()`."""
         from toolscout import __version__
 
-        self.access = access
         self.backends = backends
         self.options = options or GatewayOptions()
         self._audit = audit or Audit(None)
         self.metrics = Metrics()
         self.checks = ArgumentChecks()
-        self._callers = Callers(access, self.options.key)
-        self._in_thread = self._callers.in_thread
+        self.callers = Callers(access, self.options.key)
+        self._in_thread = self.callers.in_thread
         self._subscribers = Subscribers()
         self._interruptions = Interruptions(lambda: backends.tasks)
         # By caller's identity: its key, and the tools it was listed, in order.
@@ -165,15 +164,19 @@ class Gateway:
             on_call_tool=self._call_tool,
         )
         OfferRequests(
-            access,
             backends,
-            self._callers,
+            self.callers,
             self._interruptions,
             self._subscribers,
             self._audit,
             self.metrics,
             self.options.start,
         ).add_to(self.server)
+
+    @property
+    def access(self) -> Access:
+        """What callers may do."""
+        return self.callers.access
 
     def metrics_text(self) -> str:
         """Return the metrics for Prometheus: of requests and calls, and which servers answer."""
@@ -193,10 +196,10 @@ class Gateway:
     async def _list_tools(self, ctx: Any, _: Any) -> types.ListToolsResult:
         await self.backends.ready(self.options.start)
         await anyio.to_thread.run_sync(self._check_pins)
-        key = self._callers.key(ctx)
+        key = self.callers.key(ctx)
         try:
             await self._introduce(key)
-            self._subscribers.track(ctx, (await self._callers.caller(ctx)).identity, key)
+            self._subscribers.track(ctx, (await self.callers.caller(ctx)).identity, key)
             return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
@@ -223,7 +226,7 @@ class Gateway:
         who: Caller | str = "unknown"
         action, tool_id, ok, asks = "call", "", False, False
         try:
-            key = self._callers.key(ctx)
+            key = self.callers.key(ctx)
             await self._introduce(key)
             who = await self._in_thread(lambda: self._caller(key))
             name, arguments = params.name, params.arguments or {}
@@ -315,7 +318,7 @@ class Gateway:
                 f"the arguments do not fit {tool.id}: {'; '.join(wrong)}. Correct them and call it again; "
                 "describe_tool shows its inputSchema"
             )
-        own = self._callers.key(ctx)
+        own = self.callers.key(ctx)
         headers = headers_of(ctx.request.headers if ctx.request is not None else {}, own)
         try:
             result: _CallResult = await self._interruptions.run(
