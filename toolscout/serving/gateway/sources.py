@@ -131,6 +131,8 @@ class Backends:
         self._sources = {clean_text(source.name): source for source in self.config.sources}
         # Tools that this process read from configured sources: only these are called with the sources' headers.
         self._read_tools: dict[str, dict[str, Tool]] = {}
+        self._unread: set[str] = set()  # sources that could not be read
+        self._held_back: dict[str, int] = {}
         self._write_lock = anyio.Lock()
         self._unembedded = AutoResetEvent()
         self._ready = anyio.Event()
@@ -179,9 +181,16 @@ class Backends:
         return list(self._servers)
 
     def problems(self) -> dict[str, str]:
-        """Return the servers that do not answer, or that list nothing before somebody signs in, with the reason."""
+        """Return the servers that do not answer, or that list nothing before somebody signs in, and sources that cannot
+        be read, with the reason to follow the name.
+        """
         found = {name: backend.problem for name, backend in self._servers.items() if backend.problem}
+        found |= dict.fromkeys(list(self._unread), "cannot be read now")
         return found | {name: server.problem for name, server in self._personal.items() if server.problem}
+
+    def held_back(self) -> dict[str, int]:
+        """Return by server or source how many of its tools wait for approval."""
+        return dict(self._held_back)
 
     def owners(self) -> dict[str, str]:
         """Return which process runs each stdio server that gateways share, as last seen."""
@@ -364,6 +373,7 @@ class Backends:
             tools = []
         for problem in options.problems:
             _log.warning("%s: %s", source.name, problem)
+        (self._unread.discard if tools else self._unread.add)(clean_text(source.name))
         if tools:
             await self._store_tools(clean_text(source.name), tools)
             self._warn_of_other_places(source, tools)
@@ -406,6 +416,7 @@ class Backends:
     def _forget(self, name: str) -> None:
         """Forget what a server listed: another process may run it from now on."""
         self._latest.pop(name, None)
+        self._held_back.pop(name, None)
 
     async def tools_listed(self, backend: Backend, tools: list[Tool]) -> None:
         """Write a server's new list of tools to the catalogue."""
@@ -441,6 +452,7 @@ class Backends:
                 self._personal[name].admit(admitted)
         if name in self._sources:
             self._read_tools[name] = {tool.id: tool for tool in admitted}
+        self._held_back[name] = len(listed) - len(admitted)
         marked = [_with_config(tool, self.config.origin) for tool in admitted]
         source = f"gateway {self.config.origin} {name}"
         await self._change_catalogue(lambda: self.scout.store.add(marked, source, replace=True, sync=True))

@@ -74,12 +74,12 @@ class Subscribers:
             self._buses[who] = (bus, ListenHandler(bus))
         return await self._buses[who][1](ctx, params)
 
-    async def tell(self, event: ServerEvent, concerned: Collection[str]) -> None:
-        """Tell the clients of these callers that a list has changed."""
-        for who in concerned & self._buses.keys():
+    async def tell(self, event: ServerEvent, concerned: Collection[str], only: int | None = None) -> None:
+        """Tell the clients of these callers that a list has changed. `only`: id() of the one connection concerned."""
+        for who in concerned & self._buses.keys() if only is None else ():
             await self._buses[who][0].publish(event)
         for connection, who in list(self._connections.values()):
-            if who in concerned:
+            if who in concerned and only in (None, id(connection)):
                 with anyio.move_on_after(_TELL_SECONDS):
                     if event == TOOLS:
                         await connection.send_tool_list_changed()
