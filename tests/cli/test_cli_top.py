@@ -7,18 +7,20 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import httpx2
 import pytest
 from typer.testing import CliRunner
 
 from tests.serving.gateways import called, command, gateway, serving
 from toolscout import Scout, Tool
 from toolscout.cli.main import app
-from toolscout.cli.top import Rates, read_metrics
 from toolscout.core.permissions import Principal, new_key
 from toolscout.serving.access import Access
 from toolscout.serving.app import make_app
 from toolscout.serving.gateway.transports import make_app as make_gateway_app
 from toolscout.serving.limits import ServeOptions
+from toolscout.serving.live_metrics import Rates, read_metrics
+from toolscout.serving.page.files import CONTENT_SECURITY_POLICY, GATEWAY_FILES
 from toolscout.serving.prometheus import Metrics
 
 
@@ -90,6 +92,20 @@ def test_a_frame_of_the_gateway_names_slow_tools_and_failing_servers(tmp_path: P
                 await called(client, "weather/delete_weather", {"number": 5})
             async with serving(make_gateway_app(made, ServeOptions(rate=0, hosts=("*",)))) as url:
                 frame = await anyio.to_thread.run_sync(shown, url)
+                page = httpx2.AsyncClient(base_url=url.removesuffix("/mcp"))
+                figures = (await page.get("/page/live")).json()
+                for path in ("/", *(f"/page/{name}" for name in GATEWAY_FILES)):
+                    assert (await page.get(path)).headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+                made.access.scout.store.put_principal(Principal("ann", allow=("weather/*",)))
+                key, resting = new_key("ann")
+                made.access.scout.store.add_key(resting)
+                for headers, status in (({}, 401), ({"Authorization": f"Bearer {key}"}, 403)):
+                    assert (await page.get("/page/live", headers=headers)).status_code == status
+                assert (await page.get("/")).status_code == 200
+                await page.aclose()
+        assert (figures["servers"], figures["down"]) == (2, ["gone"])
+        calls = {one["tool"]: (one["calls"], one["failed"]) for one in figures["slowest"]}
+        assert calls["weather/get_weather"] == (1, 0)
         assert "slowest tools" in frame
         assert "weather/get_weather" in frame
         assert "servers: 1 of 2 answer" in frame

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +23,9 @@ from toolscout.models.tool_ids.code_tree import CodeTree
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.serving.access import Access
-from toolscout.serving.page import routes
+from toolscout.serving.live_metrics import LiveView, Rates, figures, read_metrics
+from toolscout.serving.page import files, routes
+from toolscout.serving.prometheus import Metrics
 
 SITE = "http://localhost"
 HOLDER = {"Authorization": f"Bearer {TOKEN}"}
@@ -48,21 +51,23 @@ def search(client: TestClient, request: str, **more: Any) -> dict[str, Any]:
 
 
 def test_every_file_is_served_and_known(client: TestClient) -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {"index.html", *routes.FILES}
-    for path in ["", *(f"page/{name}" for name in routes.FILES)]:
+    named = {"index.html", *files.FILES, "gateway.html", *files.GATEWAY_FILES}
+    assert {path.name for path in FOLDER.iterdir()} == named
+    for path in ["", *(f"page/{name}" for name in files.FILES)]:
         answer = client.get(f"/{path}")
         assert answer.status_code == 200
-        assert answer.headers["content-security-policy"] == routes.CONTENT_SECURITY_POLICY
+        assert answer.headers["content-security-policy"] == files.CONTENT_SECURITY_POLICY
         assert answer.headers["x-content-type-options"] == "nosniff"
         again = client.get(f"/{path}", headers={"If-None-Match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
 
 
 def test_the_policy_allows_nothing_inline_and_nothing_from_elsewhere() -> None:
-    assert "unsafe" not in routes.CONTENT_SECURITY_POLICY
-    assert "default-src 'none'" in routes.CONTENT_SECURITY_POLICY
-    html = (FOLDER / "index.html").read_text()
-    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", html)
+    assert "unsafe" not in files.CONTENT_SECURITY_POLICY
+    assert "default-src 'none'" in files.CONTENT_SECURITY_POLICY
+    for page in ("index.html", "gateway.html"):
+        html = (FOLDER / page).read_text()
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", html)
     for path in FOLDER.iterdir():
         text = path.read_text()
         for known in ("http://www.w3.org/2000/svg", "https://example.com/openapi.json"):
@@ -303,7 +308,7 @@ def test_a_caller_meets_its_own_tools_alone(scout: Scout) -> None:
         assert client.get("/page/tools", params={"find": "vault"}).json()["total"] == 0
         allowed = [tool for tool in TOOLS if tool.namespace != "vault"]
         assert client.get("/page/tokens").json()["mcp"]["tokens"] == vendor_formats.render(allowed, "mcp").tokens
-        for route in ("sources", "results", "results/a.svg"):
+        for route in ("sources", "results", "results/a.svg", "live"):
             assert client.get(f"/page/{route}").status_code == 403
         assert client.post("/page/add", json={"name": "tea.yaml", "text": SPEC}).status_code == 403
         forbidden = client.post("/page/feedback", json={"request": "a", "used": ["vault/open_vault"]})
@@ -317,8 +322,48 @@ def test_an_admin_who_may_not_see_everything_adds_no_documents(scout: Scout) -> 
     scout.store.add_key(key)
     with TestClient(app(scout), SITE, headers={"Authorization": f"Bearer {token}"}) as client:
         refused = client.post("/page/add", json={"name": "tea.yaml", "text": SPEC})
+        assert client.get("/page/live").status_code == client.get("/metrics").status_code == 403
     assert refused.status_code == 403
     assert "may change only tools that it may see" in refused.json()["detail"]
+
+
+def test_the_live_view_has_the_figures_of_top(client: TestClient) -> None:
+    for request in ("send an email", "feed the lion", "qwertyuiop"):
+        assert client.post("/search", json={"request": request}).status_code == 200
+    first = client.get("/page/live").json()
+    assert (first["seconds"], first["per_second"], first["tools"]) == (0, None, 5)
+    assert first["verdicts"] == {"nothing_fits": 1, "use": 2}
+    [searches] = [one for one in first["routes"] if one["route"] == "POST /search"]
+    assert (searches["requests"], searches["failed"]) == (3, 0)
+    shown = figures(Rates(read_metrics(client.get("/metrics").text, 0.0)))
+    [same] = [one for one in shown.routes if one.route == "POST /search"]
+    assert searches == asdict(same)
+    search(client, "send an email")
+    then = client.get("/page/live", params={"since": first["look"]}).json()
+    assert then["verdicts"] == {"nothing_fits": 0, "use": 1}
+    assert then["per_second"] == pytest.approx(then["requests"] / then["seconds"])
+    # A second page that looks now shares the look, and a name that nobody gave means since the start.
+    other = client.get("/page/live", params={"since": "1"}).json()
+    assert (other["look"], other["verdicts"]) == (then["look"], {"nothing_fits": 1, "use": 3})
+
+
+def test_only_admins_look(scout: Scout) -> None:
+    with TestClient(app(scout), SITE) as client:
+        assert client.get("/page/live").status_code == 403
+
+
+def test_looks_are_kept_for_a_while_and_not_for_ever() -> None:
+    metrics, now = Metrics(), [100.0]
+    view = LiveView(lambda: metrics.text({}), clock=lambda: now[0])
+    looks = []
+    for _ in range(100):
+        metrics.count_verdict("use")
+        now[0] += 2.0
+        looks.append(view.look("")["look"])
+    assert len(set(looks)) == 100
+    recent, old = view.look(looks[-2]), view.look(looks[0])
+    assert (recent["seconds"], recent["verdicts"]) == (2.0, {"use": 1})
+    assert (old["seconds"], old["verdicts"]) == (0, {"use": 100})
 
 
 def test_results(client: TestClient, tmp_path: Path) -> None:

@@ -402,6 +402,25 @@ def test_results(tab: Tab) -> None:
     assert page.is_visible("#plot")
 
 
+def test_the_live_view_follows_what_happens(tab: Tab) -> None:
+    page = tab.page
+    tab.find("email the lion")
+    with page.expect_response("**/page/live**"):
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+        page.keyboard.press("4")
+    says(page, "#live-about", "5 tools · figures since the server started")
+    says(page, "#figures", "use (1)")
+    says(page, "#live-about", "figures of the last 2.")  # it asks again by itself
+    says(page, "#figures .cards", "requests/s")
+    says(page, "#figures table", "page")
+    page.click("nav >> text=Find")
+    page.wait_for_timeout(200)  # what was asked for is answered
+    asked = sum("/page/live" in url for url in tab.asked)
+    page.wait_for_timeout(2500)
+    assert sum("/page/live" in url for url in tab.asked) == asked  # nobody looks
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
 def test_accessible_in_both_themes_and_on_a_phone(
@@ -427,9 +446,9 @@ def test_accessible_in_both_themes_and_on_a_phone(
     page.evaluate("document.getElementById('keys').showModal()")
     check()
     page.keyboard.press("Escape")
-    for view in ("catalogue", "results"):
+    for view, drawn in {"catalogue": "#tools .hit", "results": "#plots img", "live": "#figures table"}.items():
         page.evaluate(f"location.hash = '#{view}'")
-        page.wait_for_selector("#tools .hit" if view == "catalogue" else "#plots img")
+        page.wait_for_selector(drawn)
         check()
     tab.context.close()
     assert tab.wrong == []

@@ -30,6 +30,7 @@ try:
     from toolscout.serving import openapi_document, problems, prometheus, protected_resource
     from toolscout.serving.catalogue_writes import Writes
     from toolscout.serving.limits import PATHS, FeedbackQuota, Gate, Probe, ProbeTimeout, ServeOptions
+    from toolscout.serving.live_metrics import LiveView
     from toolscout.serving.llm_proxy import Proxy
     from toolscout.serving.middleware import CALLER, LABEL, Edge, body_of, record_of
     from toolscout.serving.page import routes as page
@@ -56,7 +57,13 @@ def make_app(
     """
     options = options or ServeOptions()
     endpoints = _Endpoints(scout, access, options)
-    shared = (endpoints.searches, endpoints.changes, endpoints.quota)
+    shared = (
+        endpoints.searches,
+        endpoints.changes,
+        endpoints.quota,
+        endpoints.metrics,
+        LiveView(endpoints.metrics_text),
+    )
     routes = [*endpoints.routes(), *page.routes(scout, access, options, others, *shared)]
     handlers = {ToolscoutError: _problem, problems.Problem: _problem, HTTPException: _http_problem}
     edge = Middleware(Edge, access=access, options=options, metrics=endpoints.metrics, audit=endpoints.audit)
@@ -296,6 +303,10 @@ class _Endpoints:
         """Answer metrics for Prometheus: only for an admin who sees everything, as they count all tools and callers."""
         self._access.require_admin(_caller(request))
         self._access.require_everything(_caller(request))
+        return Response(self.metrics_text(), headers=_HEADERS, media_type=prometheus.MEDIA_TYPE)
+
+    def metrics_text(self) -> str:
+        """Return the metrics for Prometheus."""
         gauges = {
             "toolscout_tools": ("Tools in the catalogue.", float(self._scout.count())),
             "toolscout_words_only": ("Tools that are not embedded yet.", float(self._scout.words_only())),
@@ -303,7 +314,7 @@ class _Endpoints:
             "toolscout_changes_inside": ("Changes running or waiting.", float(self.changes.inside)),
             "toolscout_audit_lines_lost": ("Lines that the audit log could not take.", float(self.audit.lost)),
         }
-        return Response(self.metrics.text(gauges), headers=_HEADERS, media_type=prometheus.MEDIA_TYPE)
+        return self.metrics.text(gauges)
 
     async def resource(self, request: Request) -> Response:
         """Answer where to sign in (RFC 9728)."""

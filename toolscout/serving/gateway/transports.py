@@ -27,19 +27,21 @@ try:
     from pydantic import ValidationError
     from starlette.datastructures import Headers
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response
+    from starlette.responses import JSONResponse, Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from toolscout.serving import http_protocol, problems, protected_resource
     from toolscout.serving.gateway.server import Gateway
     from toolscout.serving.limits import HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
+    from toolscout.serving.live_metrics import LiveView
     from toolscout.serving.middleware import REFUSED, SHARER, SMALL_BODY, announced, key_of, measured, too_large
+    from toolscout.serving.page.files import gateway_files
     from toolscout.serving.problems import Problem
     from toolscout.serving.prometheus import MEDIA_TYPE
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
-PATH, METRICS_PATH = "/mcp", "/metrics"
+PATH, METRICS_PATH, LIVE_PATH = "/mcp", "/metrics", "/page/live"
 # JSON values in one message: each takes some microseconds and about a hundred bytes to parse in the event loop.
 MAX_VALUES = 50_000
 # A string without an end matches to the end of the text, so that nothing is scanned twice.
@@ -126,6 +128,7 @@ class _RequestGuard:
         self._origins, self._rates = Origins(options), Rates(options.rate, options.burst)
         self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
         self._sessions = _Sessions(app, options)
+        self._files, self._live = gateway_files(), LiveView(gateway.metrics_text)
         self._max_bytes, self._seconds = options.body_bytes, options.seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,6 +163,9 @@ class _RequestGuard:
         if sign_in is not None and scope["path"] in protected_resource.PATHS:
             await protected_resource.metadata(sign_in, scope)(scope, receive, send)
             return
+        if scope["method"] == "GET" and (file := self._files.get(scope["path"])):  # says nothing of the catalogue
+            await (await file(Request(scope)))(scope, receive, send)
+            return
         await self._key_fetches.ready(key)
         try:
             caller = await anyio.to_thread.run_sync(self._access.caller, key)
@@ -169,12 +175,11 @@ class _RequestGuard:
         who = scope[SHARER] = sharer(caller, client)
         share_for(who)
         self._rates.take(who)
-        if scope["path"] == METRICS_PATH and scope["method"] == "GET":
+        if scope["path"] in (METRICS_PATH, LIVE_PATH) and scope["method"] == "GET":
             if self._access.has_keys():  # without keys only this machine asks, which may call every tool
                 self._access.require_admin(caller)
                 self._access.require_everything(caller)
-            text = await anyio.to_thread.run_sync(self._gateway.metrics_text)
-            await Response(text, headers={"Cache-Control": "no-store"}, media_type=MEDIA_TYPE)(scope, receive, send)
+            await (await self._measured(Request(scope)))(scope, receive, send)
             return
         if announced(headers) > self._max_bytes:
             raise too_large(self._max_bytes)
@@ -184,6 +189,14 @@ class _RequestGuard:
             if len(body) > SMALL_BODY and values_in(body) > MAX_VALUES:
                 raise Problem(413, f"a message may hold {MAX_VALUES:,} values; send fewer lists, objects and numbers")
             await self._sessions(who, {**scope, "user": owner}, _replay(body, receive), send)
+
+    async def _measured(self, request: Request) -> Response:
+        headers = {"Cache-Control": "no-store"}
+        if request.scope["path"] == LIVE_PATH:
+            figures = await anyio.to_thread.run_sync(self._live.look, request.query_params.get("since", ""))
+            return JSONResponse(figures, headers=headers)
+        text = await anyio.to_thread.run_sync(self._gateway.metrics_text)
+        return Response(text, headers=headers, media_type=MEDIA_TYPE)
 
     async def _read_body(self, request: Request) -> bytes:
         with anyio.move_on_after(self._seconds):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
@@ -10,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +27,15 @@ from toolscout.search.score_share import is_named, score_shares
 from toolscout.search.verdict import LEVELS, checked_level
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
+from toolscout.serving.live_metrics import LiveView
 from toolscout.serving.middleware import key_of, record_of
 from toolscout.serving.page import results as page_results
 from toolscout.serving.page.add import Addition
+from toolscout.serving.page.files import FILES, HEADERS, file
 from toolscout.serving.page.shapes import narrowed, tool_shape
 from toolscout.serving.problems import Problem, public_message
+from toolscout.serving.prometheus import Metrics
 
-FILES = {
-    "page.css": "text/css",
-    **dict.fromkeys(
-        ("page.js", "dom.js", "tool.js", "find.js", "namespaces.js", "catalogue.js", "results.js"), "text/javascript"
-    ),
-    "icon.svg": "image/svg+xml",
-}
-# Nothing from other sites, nothing inline; trusted types forbid scripts to turn text into HTML.
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
-)
-HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 MAX_COUNT = 100
 MAX_LISTED = 200
 MAX_SUGGESTED = 50
@@ -74,13 +55,16 @@ def routes(
     searching: Gate,
     changing: Gate,
     quota: FeedbackQuota,
+    metrics: Metrics,
+    live: LiveView,
 ) -> list[Route]:
     """Return the page's route "/" and those under "/page/".
 
     `others`: Scouts with other retrievers on the same catalogue, by name. `searching`, `changing`: the queues shared
     with the JSON routes, two so that a slow change never delays a search. `quota`: the shared limit of feedback.
+    `metrics` counts the searches of the page, `live` shows what was counted.
     """
-    page = _Page(scout, access, others or {}, options)
+    page = _Page(scout, access, others or {}, options, metrics, live)
     handlers: dict[str, _Handler] = {
         "state": page.state,
         "tokens": page.tokens,
@@ -91,9 +75,11 @@ def routes(
         "results/{name}": page.plot,
     }
     return [
-        Route("/", _file("index.html", "text/html")),
-        *[Route(f"/page/{name}", _file(name, kind)) for name, kind in FILES.items()],
+        Route("/", file("index.html", "text/html")),
+        *[Route(f"/page/{name}", file(name, kind)) for name, kind in FILES.items()],
         *[Route(f"/page/{name}", _endpoint(access, handler, searching)) for name, handler in handlers.items()],
+        # Among the changes: whoever looks why searches wait must not wait behind them.
+        Route("/page/live", _endpoint(access, page.live, changing)),
         Route("/page/search", _endpoint(access, page.search, searching), methods=["POST"]),
         Route("/page/feedback", _endpoint(access, _within_quota(quota, page.feedback), changing), methods=["POST"]),
         Route("/page/add", _endpoint(access, page.add, changing), methods=["POST"]),
@@ -103,8 +89,16 @@ def routes(
 class _Page:
     """The handlers of the page; each method answers one route with JSON."""
 
-    def __init__(self, scout: Scout, access: Access, others: Mapping[str, Scout], options: ServeOptions) -> None:
-        self._scout, self._access = scout, access
+    def __init__(
+        self,
+        scout: Scout,
+        access: Access,
+        others: Mapping[str, Scout],
+        options: ServeOptions,
+        metrics: Metrics,
+        live: LiveView,
+    ) -> None:
+        self._scout, self._access, self._metrics, self._live = scout, access, metrics, live
         self._results, self._addresses = options.results or Path("results"), Addresses.of(options.private)
         first = scout.retriever.name
         self._retrievers = {first: (scout, access)}
@@ -158,6 +152,7 @@ class _Page:
         began = time.perf_counter()
         answer = access.search(caller, request, k, level)
         took = 1000 * (time.perf_counter() - began)
+        self._metrics.count_verdict(answer.verdict)
         offered = {hit.tool_id for hit in answer.hits}
         found = {tool.id: tool for tool in _existing_tools(access, caller, [hit.tool_id for hit in answer.considered])}
         hits = [hit for hit in answer.considered if hit.tool_id in found]
@@ -267,6 +262,12 @@ class _Page:
         counts = {"added": report.added, "changed": report.changed, "unchanged": report.unchanged}
         return counts | {"problems": list(added.problems)}
 
+    def live(self, caller: Caller, values: _Values) -> dict[str, Any]:
+        """Return the figures since an earlier look: for whom /metrics is, as they count all tools and callers."""
+        self._access.require_admin(caller)
+        self._access.require_everything(caller)
+        return self._live.look(values.get("since", ""))
+
     def results(self, caller: Caller, _: _Values) -> dict[str, Any]:
         self._access.require_admin(caller)
         return page_results.listing(self._results)
@@ -335,17 +336,3 @@ def _whole_number(values: _Values, name: str, default: int) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise BadRequest(f"{name} must be a whole number")
     return int(text)
-
-
-def _file(name: str, media_type: str) -> Callable[[Request], Any]:
-    """Return the endpoint that serves a file of static/."""
-    data = (resources.files("toolscout.serving.page") / "static" / name).read_bytes()
-    tag = f'"{hashlib.blake2b(data, digest_size=8).hexdigest()}"'
-    headers = HEADERS | {"Cache-Control": "no-cache", "ETag": tag}
-
-    async def endpoint(request: Request) -> Response:
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(data, headers=headers, media_type=media_type)
-
-    return endpoint

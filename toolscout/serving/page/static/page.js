@@ -2,9 +2,11 @@
 import * as catalogue from "./catalogue.js";
 import {el, fetched, number, plural, show} from "./dom.js";
 import * as find from "./find.js";
+import * as key from "./key.js";
+import * as live from "./live.js";
 import * as results from "./results.js";
 
-const VIEWS = ["find", "catalogue", "results"], THEMES = ["auto", "light", "dark"];
+const VIEWS = ["find", "catalogue", "results", "live"], THEMES = ["auto", "light", "dark"];
 let state = null, polling, lost = false;
 
 const current = () => VIEWS.find(view => location.hash.replace(/^#/, "").split("?")[0] === view) || "find";
@@ -16,7 +18,7 @@ async function refresh() {
     if (lost) show(el("trouble"), "");
     lost = false;
     find.prepare(state);
-    document.querySelector('nav a[href="#results"]').hidden = !state.caller.admin;
+    for (const view of ["results", "live"]) document.querySelector(`nav a[href="#${view}"]`).hidden = !state.caller.admin;
     el("about").textContent = `${plural(state.tools, "tool")} · ${state.retrievers[0]}` + (state.words_only ? ` · ${number(state.words_only)} not embedded yet` : "");
     await drawView();
   } catch (error) {
@@ -41,6 +43,7 @@ function turn(focus = false) {
     else link.removeAttribute("aria-current");
   }
   document.title = view === "find" ? "toolscout" : view[0].toUpperCase() + view.slice(1) + " · toolscout";
+  live.follow(view === "live");
   if (state) drawView().catch(error => show(el("trouble"), error.message));
   if (focus && view === "find") el("request").focus();
 }
@@ -90,6 +93,7 @@ const KEYS = {
   w: () => current() === "find" && find.nextFormat(),
   t: nextTheme,
   1: () => { location.hash = "#find"; }, 2: () => { location.hash = "#catalogue"; }, 3: () => { location.hash = "#results"; },
+  4: () => { location.hash = "#live"; },
   Escape: () => { if (current() === "find") el("request").focus(); },
 };
 
@@ -106,20 +110,11 @@ document.addEventListener("keydown", event => {
   if (act() !== false) event.preventDefault();
 });
 
-function askForKey(why, trouble) {
-  el("key-why").textContent = why;
-  show(el("key-trouble"), trouble);
-  if (!el("key").open) el("key").showModal();
-}
-
-document.addEventListener("key-wanted", event => askForKey("This server answers only to those who have a key.", event.detail));
-el("token-open").addEventListener("click", () => askForKey("The server printed a token when it started: whoever has it may change the catalogue.", ""));
-el("key-form").addEventListener("submit", event => {
-  event.preventDefault();
-  sessionStorage.setItem("toolscout-key", el("key-text").value.trim());
-  el("key").close();
+key.listen("This server answers only to those who have a key.", () => {
+  live.follow(current() === "live");
   refresh().then(() => find.find());
 });
+el("token-open").addEventListener("click", () => key.ask("The server printed a token when it started: whoever has it may change the catalogue."));
 for (const button of document.querySelectorAll("dialog .close")) button.addEventListener("click", () => button.closest("dialog").close());
 el("keys-open").addEventListener("click", () => el("keys").showModal());
 el("theme").addEventListener("click", nextTheme);
