@@ -179,8 +179,8 @@ class _Runner:
             (alone / "peers").symlink_to(ROOT / "peers", target_is_directory=True)
         own = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLSCOUT", "PYTHON"))}
         own |= {"PYTHONPATH": str(alone), "HF_HUB_OFFLINE": "1", "TOOLSCOUT_CACHE": str(self._folder / "cache")}
-        # Threads of OpenMP spin while they wait: beside other work on the machine a request cost ten times the processor
-        # time with two of them.
+        # Threads of OpenMP spin while they wait: with two of them, beside other work on the machine, a request cost
+        # ten times the processor time.
         own["OMP_NUM_THREADS"] = "1"
         return own | ({"PEERS_MODEL": str(environments.model_folder())} if self._peer.weights else {})
 

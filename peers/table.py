@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from toolscout.errors import BadRequest
@@ -41,6 +42,8 @@ def _own(retriever: str, kind: str) -> PeerSpec:
     return PeerSpec(f"{PACKAGE} {retriever}", PACKAGE, kind, "namespaces and tools", options=options)
 
 
+_with_model = partial(PeerSpec, weights=True)
+
 PEERS = {
     peer.name: peer
     for peer in (
@@ -51,14 +54,33 @@ PEERS = {
         PeerSpec("rank_bm25", "rank_bm25", WORDS),
         PeerSpec("tantivy", "tantivy", WORDS),
         PeerSpec("sqlite_fts5", "sqlite_fts5", WORDS),
-        PeerSpec("minilm", "minilm", VECTORS, weights=True),
+        _with_model("minilm", "minilm", VECTORS),
+        PeerSpec("fastmcp bm25", "fastmcp", WORDS, "checks of the server"),
+        PeerSpec("fastmcp regex", "fastmcp", WORDS, "checks of the server", options={"transform": "regex"}),
         PeerSpec("ratel bm25", "ratel", WORDS),
-        PeerSpec("ratel semantic", "ratel", VECTORS, options={"method": "semantic"}, weights=True),
-        PeerSpec("ratel hybrid", "ratel", BOTH, options={"method": "hybrid"}, weights=True),
+        _with_model("ratel semantic", "ratel", VECTORS, options={"method": "semantic"}),
+        _with_model("ratel hybrid", "ratel", BOTH, options={"method": "hybrid"}),
+        PeerSpec("litellm keyword", "litellm", WORDS, "keys, teams"),
+        _with_model("litellm semantic", "litellm", VECTORS, "keys, teams", "litellm_semantic", {"semantic": True}),
         PeerSpec("livekit bm25", "livekit", WORDS),
         PeerSpec("livekit keyword", "livekit", WORDS, options={"strategy": "Keyword"}),
         PeerSpec("toolregistry", "toolregistry", WORDS),
-        PeerSpec("tooluniverse", "tooluniverse", WORDS),
+        _with_model("chroma", "chroma", VECTORS, "filters over metadata"),
+        _with_model("llamaindex", "llamaindex", VECTORS),
+        _with_model("langgraph-bigtool", "langgraph", VECTORS, "namespaces, filters"),
+        PeerSpec("haystack", "haystack", WORDS, "a list of names"),
+        PeerSpec("pydantic-ai", "pydantic_ai", WORDS, "a filtered toolset"),
+        PeerSpec("tooluniverse", "tooluniverse", WORDS, "categories"),
+        PeerSpec("semantic-tool-router", "semantic_tool_router", BOTH, "labels of tools"),
+        _with_model(
+            "semantic-tool-router minilm",
+            "semantic_tool_router",
+            BOTH,
+            "labels of tools",
+            "semantic_tool_router_model",
+            {"model": True},
+        ),
+        _with_model("toolpickr", "toolpickr", BOTH),
     )
 }
 
