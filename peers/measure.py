@@ -124,6 +124,8 @@ def measure(peer: PeerSpec, workload: Workload, python: Path) -> Measured:
             reopened += [run.phase("reopen", 0) for _ in range(2)]
     values: dict[str, Any] = _medians(built) | _medians(reopened) | {"index_mb": index_mb}
     searched, ranked = built[0]["searched"], built[0]["ranked"]
+    if unknown := {name for names in (*searched, *ranked) for name in names} - workload.ids.keys():
+        raise PeerFailed(f"returns {len(unknown)} names that it was not given, such as {min(unknown)}")
     values |= {
         "offered_recall": _offered_recall(workload, searched),
         "embedded": built[0]["embedded"],
@@ -181,7 +183,7 @@ class _Runner:
         own |= {"PYTHONPATH": str(alone), "HF_HUB_OFFLINE": "1", "TOOLSCOUT_CACHE": str(self._folder / "cache")}
         # Threads of OpenMP spin while they wait: with two of them, beside other work on the machine, a request cost
         # ten times the processor time.
-        own["OMP_NUM_THREADS"] = "1"
+        own |= {"OMP_NUM_THREADS": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         return own | ({"PEERS_MODEL": str(environments.model_folder())} if self._peer.weights else {})
 
 
@@ -202,7 +204,7 @@ def _results(
             scene=workload.dataset.scene(key),
             kind=workload.dataset.kind(key),
             gold=gold.get(key, ()),
-            ranking=tuple(workload.ids[name] for name in names if name in workload.ids),
+            ranking=tuple(workload.ids[name] for name in names),
             fit=float(bool(offered)),
             verdict="use" if offered else "nothing_fits",
             seconds=0.0,
@@ -217,7 +219,7 @@ def _offered_recall(workload: Workload, searched: Sequence[Sequence[str]]) -> fl
     shares = []
     for (key, _), names in zip(workload.requests, searched, strict=True):
         if key in gold:
-            found = {workload.ids.get(name) for name in names[:K]}
+            found = {workload.ids[name] for name in names[:K]}
             shares.append(len(found.intersection(gold[key])) / len(gold[key]))
     return float(np.mean(shares))
 

@@ -16,7 +16,7 @@ class Peer(Adapter):
     """A registry in memory, whose index is made again before the search that follows a change."""
 
     def __init__(self, tools: Sequence[Record], folder: Path, **options: Any) -> None:
-        self.registry = ToolRegistry()
+        self.registry, self.names = ToolRegistry(), dict[str, str]()  # it writes names its own way
         for tool in tools:
             self.add(tool)
         self.discovery = ToolDiscoveryTool(self.registry)
@@ -25,9 +25,10 @@ class Peer(Adapter):
         made = Tool.from_function(lambda: None, name=tool["name"], description=tool["description"])
         object.__setattr__(made, "parameters", dict(tool["parameters"]))
         self.registry.register(made)
+        self.names[made.name] = tool["name"]
 
     def remove(self, name: str) -> None:
-        self.registry.disable(name)
+        self.registry.disable(next(own for own, known in self.names.items() if known == name))
 
     def search(self, request: str, k: int) -> list[str]:
-        return [found["name"] for found in self.discovery.discover(request, top_k=k)]
+        return [self.names[found["name"]] for found in self.discovery.discover(request, top_k=k)]
