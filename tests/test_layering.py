@@ -26,7 +26,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LEARNING = {
     *(f"toolscout.training.{name}" for name in ("loop", "losses", "batches", "bi_encoder", "checkpoint", "need_head")),
     *(f"toolscout.training.{name}" for name in ("tower", "tower_task", "code_learning", "id_generation", "sequences")),
-    *(f"toolscout.training.{name}" for name in ("preference_pairs", "text_generation")),
+    *(f"toolscout.training.{name}" for name in ("data_parallel", "preference_pairs", "text_generation")),
     *(f"toolscout.models.language.{name}" for name in ("torch_network", "torch_engine", "sampling")),
     "toolscout.models.encoders.trainable",
     "toolscout.models.light_gcn",

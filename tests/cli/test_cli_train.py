@@ -131,6 +131,44 @@ def test_bad_input_is_one_plain_line_and_leaves_nothing(
     assert not (tmp_path / "model").exists()
 
 
+def test_a_sweep_trains_every_combination_and_compares_them(
+    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(home / "encoder"))
+    words = ("train", home / "data", "--retriever", "memory", "--out", "model")
+    swept = ("--sweep", "neighbours=1,20", "--sweep", "half_life=1,365")
+    done = run(*words, *swept)
+    assert done.exit_code == 0, done.output
+    places = [f"model-neighbours={count}-half_life={days}" for count in (1, 20) for days in (1, 365)]
+    assert sorted(path.name for path in tmp_path.glob("model*")) == sorted(places)
+    for place in places:
+        options = read_model(tmp_path / place)["options"]
+        assert place == f"model-neighbours={options['neighbours']}-half_life={options['half_life']:g}"
+    compared = [line for line in done.stdout.splitlines() if "model-" in line]
+    scores = [float(line.split()[1]) for line in compared]
+    assert len(scores) == 4
+    assert scores == sorted(scores, reverse=True)
+    again = run(*words, *swept)
+    assert "written" not in again.stderr
+    assert [line for line in again.stdout.splitlines() if "model-" in line] == compared
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--sweep", "neighbours"], "write KEY=VALUE,VALUE"),
+        (["--sweep", "neighbours=1", "--sweep", "neighbours=2"], "swept twice"),
+        (["--sweep", "neighbors=1,2"], "neighbors"),
+        (["--processes", "2"], "give --retriever dense and --ray"),
+        (["--ray", "auto"], "--processes N"),
+    ],
+)
+def test_bad_sweeps_are_told(run: Run, home: Path, tmp_path: Path, words: list[str], told: str) -> None:
+    done = run("train", home / "data", "--retriever", "memory", "--out", "model", *words)
+    assert (done.exit_code, told in " ".join(done.output.split())) == (2, True), done.output
+    assert not list(tmp_path.glob("model*"))
+
+
 def test_a_folder_in_use_is_not_touched(run: Run, home: Path, tmp_path: Path) -> None:
     Bm25().save(tmp_path / "model")
     before = sorted(tmp_path.rglob("*"))

@@ -13,8 +13,12 @@ from toolscout.distributed.cluster import connected, ray_module
 
 # Ray finds out the address of this machine by asking the network, and listens there, unless it is told of loopback so.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-# Ray leaves its processes and log files for the interpreter to close.
-_OF_RAY = ("ignore:subprocess .* is still running:ResourceWarning", "ignore:unclosed file .*ray.*:ResourceWarning")
+# Ray leaves its processes and log files for the interpreter to close, and warns of what it calls itself.
+_OF_RAY = (
+    "ignore:subprocess .* is still running:ResourceWarning",
+    "ignore:unclosed file .*ray.*:ResourceWarning",
+    "ignore:.*use_\\w+. is deprecated",
+)
 OBJECT_STORE = 80_000_000
 
 

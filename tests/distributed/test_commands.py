@@ -19,6 +19,7 @@ from toolscout.evaluation.row import hardware
 from toolscout.models.encoders.export import export
 from toolscout.papers import registry
 from toolscout.papers.paper import Column, Experiment, Line, Table
+from toolscout.retrievers.model_folder import read_model
 from toolscout.stores import open_store
 
 pytestmark = pytest.mark.slow
@@ -111,6 +112,19 @@ def test_seeds_are_trained_into_folders_of_their_own(run: Run, home: Path, addre
         assert (tmp_path / "there-s1" / path).read_bytes() == (tmp_path / "here-s1" / path).read_bytes()
         assert (tmp_path / "there-s0" / path).read_bytes() != (tmp_path / "here-s1" / path).read_bytes()
     assert "written" not in run(*words, "--out", "there", "--seeds", "0,1").stderr
+
+
+def test_one_model_is_trained_by_several_processes(run: Run, home: Path, address: str, tmp_path: Path) -> None:
+    chosen = (f"start={home / 'source'}", *TRAINING)
+    words = ("train", home / "learnable", "--retriever", "dense", *(w for one in chosen for w in ("--option", one)))
+    run(*words, "--out", "here")
+    done = run(*words, "--out", "there", "--processes", "2", "--ray", address)
+    assert "written: there" in done.stderr
+    assert not (tmp_path / "there" / "training").exists()
+    losses = [read_model(tmp_path / name)["fit"]["history"][0]["loss"] for name in ("here", "there")]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-3)
+    refused = CliRunner().invoke(app, [*map(str, words), "--out", "many", "--processes", "3", "--ray", address])
+    assert (refused.exit_code, "2 CPUs, and 3 processes need one each" in refused.stderr) == (2, True), refused.output
 
 
 def test_a_reproduction_writes_its_rows_here(

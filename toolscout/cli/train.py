@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,6 +76,23 @@ def train(
             show_default="one model, in OUT",
         ),
     ] = "",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,…",
+            help="Train once with each of these values of an option, into the folders OUT-KEY=VALUE, and compare them "
+            "on dev; of several sweeps, and of seeds, every combination. With --ray all at a time.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="dense, with --ray: train the one model in so many processes of the cluster, each with a GPU of its "
+            "own where TOOLSCOUT_DEVICE is cuda. Batches, and what is learned, stay the same.",
+        ),
+    ] = 1,
     ray: RayOption = None,
 ) -> None:
     """Train a retriever on labelled requests; search, evaluate and Scout open the folder.
@@ -83,17 +101,27 @@ def train(
     """
     from toolscout.retrievers import training_setup
 
-    if ray is not None and not seeds:
+    many = bool(seeds or sweep)
+    if ray is not None and not many and processes == 1:
         raise typer.BadParameter(
-            "it trains several models at a time; name their seeds: --seeds 0,1,2", param_hint="--ray"
+            "it trains several models at a time, or one in several processes: name --seeds 0,1,2, --sweep "
+            "KEY=VALUE,VALUE or --processes N",
+            param_hint="--ray",
         )
-    places = training_setup.folders_of_seeds(out, seed_numbers(seeds)) if seeds else {}
-    for place in places.values() if seeds else [out]:
-        training_setup.check_out(place)
+    if processes > 1 and (many or ray is None or retriever != "dense"):
+        raise typer.BadParameter(
+            "several processes train one model of the method dense on a cluster: give --retriever dense and --ray, "
+            "without --seeds and --sweep",
+            param_hint="--processes",
+        )
+    runs = training_setup.runs(retriever, part or [], out, sweep or [], seed_numbers(seeds) if seeds else [])
+    if not many:
+        training_setup.check_out(out)
     sets = training_setup.training_sets(data)
     mixed = [] if instruct_mix is None else [f"instruct_mix={instruct_mix}"]
     settings, note = training_setup.with_prompts(retriever, part or [], [*(option or []), *mixed], no_tool)
-    made = training_setup.made(retriever, part or [], settings)
+    for chosen in runs.values():  # so that a mistake is told before anything is trained
+        made = training_setup.made(retriever, part or [], [*settings, *chosen])
     for one in sets:
         _say(one)
     if made.name != retriever:
@@ -102,30 +130,35 @@ def train(
         )
     if note:
         output.note(note)
-    if seeds:
-        _train_seeds(places, sets, retriever, part or [], settings, ray)
-        return
-    with output.progress() as report:
-        fitted = made.fit(sets, out, report)
-    _print(fitted, out)
+    if many:
+        _train_many(runs, sets, retriever, part or [], settings, ray)
+    elif processes > 1:
+        _train_together(processes, ray, sets, retriever, part or [], settings, out)
+    else:
+        with output.progress() as report:
+            fitted = made.fit(sets, out, report)
+        _print(fitted, out)
 
 
-def _train_seeds(
-    places: dict[int, Path],
+def _train_many(
+    runs: Mapping[Path, Sequence[str]],
     sets: Sequence[TrainingSet],
     retriever: str,
     parts: Sequence[str],
     settings: Sequence[str],
     ray: str | None,
 ) -> None:
-    """Train a model for each seed, and say of each what became of it; raise typer.Exit where one failed."""
+    """Train the model of each run, unless it is there, say what became of it, and compare all; or raise typer.Exit."""
     from toolscout.papers.jobs import Job
     from toolscout.retrievers import training_setup
 
-    jobs = []
-    for seed, place in places.items():
-        seeded = [*settings, *training_setup.seed_settings(retriever, parts, seed)]
-        jobs.append(Job(str(place), training_setup.trained, (sets, retriever, parts, seeded, place)))
+    missing = {place: chosen for place, chosen in runs.items() if not training_setup.is_trained(place)}
+    for place in missing:
+        training_setup.check_out(place)
+    jobs = [
+        Job(str(place), training_setup.trained, (sets, retriever, parts, [*settings, *chosen], place))
+        for place, chosen in missing.items()
+    ]
     failed = 0
     with on_ray(ray) as cluster, jobs_on(cluster, jobs, 1, float("inf")) as results:
         for done in results:
@@ -134,9 +167,44 @@ def _train_seeds(
                 failed += 1
             else:
                 _print(done.result, Path(done.name))
+    _compare({place.name: report.dev for place in runs if (report := training_setup.fit_report(place))})
     if failed:
         output.note("give the same command again: what is trained is not trained anew")
         raise typer.Exit(WRONG)
+
+
+def _train_together(
+    processes: int,
+    ray: str | None,
+    sets: Sequence[TrainingSet],
+    retriever: str,
+    parts: Sequence[str],
+    settings: Sequence[str],
+    out: Path,
+) -> None:
+    """Train one model in several processes of a cluster."""
+    from toolscout.distributed.training import train_together
+    from toolscout.retrievers import training_setup
+
+    train = partial(training_setup.trained, sets, retriever, parts, settings)
+    with on_ray(ray) as cluster:
+        assert cluster is not None
+        train_together(cluster, processes, train, out)
+    fitted = training_setup.fit_report(out)
+    assert fitted is not None
+    _print(fitted, out)
+
+
+def _compare(scores: Mapping[str, Mapping[str, float]]) -> None:
+    """Print what runs scored on dev, the best first."""
+    scored = {name: values for name, values in scores.items() if values}
+    if len(scored) < 2:
+        return
+    measures = list(next(iter(scored.values())))
+    table = output.table("run", *(f"dev {name}" for name in measures))
+    for name, values in sorted(scored.items(), key=lambda one: -one[1].get(measures[0], 0.0)):
+        table.add_row(name, *(f"{values[one]:.4f}" if one in values else "" for one in measures))
+    output.stdout().print(table)
 
 
 def _say(one: TrainingSet) -> None:

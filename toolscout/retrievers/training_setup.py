@@ -14,7 +14,7 @@ from toolscout.data.locate import DATA_FOLDER, find_dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.retrievers import opening
 from toolscout.retrievers.base import FitReport, Retriever
-from toolscout.retrievers.model_folder import MODEL_FILE
+from toolscout.retrievers.model_folder import MODEL_FILE, read_model
 from toolscout.retrievers.provenance import Role, SeenSplit, TrainedOn, TrainingSet
 from toolscout.retrievers.registry import available, method
 
@@ -130,10 +130,42 @@ def seed_settings(retriever: str, parts: Sequence[str], seed: int) -> list[str]:
     return [f"{name}.seed={seed}" if retriever == "hybrid" else f"seed={seed}" for name in seeded]
 
 
-def folders_of_seeds(out: Path, seeds: Sequence[int]) -> dict[int, Path]:
-    """The folders OUT-s0, OUT-s1, … of seeds that are not trained yet."""
-    places = {seed: out.with_name(f"{out.name}-s{seed}") for seed in seeds}
-    return {seed: place for seed, place in places.items() if not (place / MODEL_FILE).exists()}
+def runs(
+    retriever: str, parts: Sequence[str], out: Path, sweeps: Sequence[str], seeds: Sequence[int]
+) -> dict[Path, list[str]]:
+    """Return the runs of sweeps over options and seeds: the folder of each, as OUT-rate=0.001-s0, and its settings.
+
+    A sweep is KEY=VALUE,VALUE,…; several are combined. Raises BadModel where one has no value, or several the same key.
+    """
+    choices: list[list[tuple[str, list[str]]]] = []
+    for sweep in sweeps:
+        key, equals, listed = sweep.partition("=")
+        values = list(dict.fromkeys(filter(None, listed.split(","))))
+        if not key or not equals or not values:
+            raise BadModel(f"{sweep!r:.80} is no sweep; write KEY=VALUE,VALUE,…, as rate=1e-4,3e-4")
+        choices.append([(f"{key}={value}", [f"{key}={value}"]) for value in values])
+    if len({sweep.partition("=")[0] for sweep in sweeps}) < len(sweeps):
+        raise BadModel("an option is swept twice; name all of its values at once, as rate=1e-4,3e-4")
+    if seeds:
+        choices.append([(f"s{seed}", seed_settings(retriever, parts, seed)) for seed in seeds])
+    if not choices:
+        return {out: []}
+    found, base = {}, out if out.name else out.resolve()
+    for chosen in product(*choices):
+        name = "-".join([base.name, *(name.replace("/", "_") for name, _ in chosen)])
+        found[base.with_name(name)] = [setting for _, settings in chosen for setting in settings]
+    return found
+
+
+def is_trained(folder: Path) -> bool:
+    """Return whether a folder has a trained model in it."""
+    return (folder / MODEL_FILE).exists()
+
+
+def fit_report(folder: Path) -> FitReport | None:
+    """Return how the model in a folder was trained; None where there is none, or one without a training of its own."""
+    fit = read_model(folder).get("fit") if is_trained(folder) else None
+    return FitReport(fit["seconds"], fit["device"], fit["parameters"], fit.get("dev", {})) if fit else None
 
 
 def trained(

@@ -17,6 +17,7 @@ from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.training import losses
 from toolscout.training.batches import EncoderTrainingData, candidates, join_requests, needed_digests, shuffle_steps
 from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.data_parallel import ProcessGroup
 from toolscout.training.encoder_options import EncoderTrainingOptions
 from toolscout.training.loop import Report, Schedule, TrainingRecord, TrainingTask, hardware_name, pick_device, run
 
@@ -86,7 +87,12 @@ AVERAGE = "average of trained and original"
 
 
 class EncoderTask(TrainingTask):
-    """Trains an encoder on requests and documents of one or more datasets."""
+    """Trains an encoder on requests and documents of one or more datasets.
+
+    Each of several processes encodes a share of a batch's texts; the loss is that of the whole batch.
+    """
+
+    divides = True
 
     def __init__(
         self, encoder: TrainableEncoder, training_data: Sequence[EncoderTrainingData], options: EncoderTrainingOptions
@@ -101,6 +107,7 @@ class EncoderTask(TrainingTask):
         self._at_once = 1024 if gpu else 64
         # A GPU is faster with large batches, a CPU with little padding.
         self._alike, self._most_parts = (64, 2) if gpu else (16, 1 << 30)
+        self._group = ProcessGroup()
         self._steps: list[tuple[int, Ints]] = []
         self._in_batch = options.loss == "mnrl"
         self._train = [data.train.in_pairs() if self._in_batch else data.train for data in training_data]
@@ -175,21 +182,27 @@ class EncoderTask(TrainingTask):
         return self._backward(requests, documents, gold)
 
     def _backward(self, requests: Sequence[Ints], documents: Sequence[Ints], gold: Tensor) -> Tensor:
-        """The loss; its gradients are computed in chunks where not all texts fit into memory (gradient caching)."""
-        texts = [*requests, *documents]
+        """The loss; its gradients are computed in chunks where one process does not encode all texts at once.
+
+        Vectors are computed first, without gradients, then the loss and its gradients by vector, and then each chunk
+        again with gradients (gradient caching).
+        """
+        texts, group = [*requests, *documents], self._group
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        chunks = [order[start : start + self._chunk] for start in range(0, len(order), self._chunk)]
-        seeds = torch.randint(2**31 - 1, (len(chunks),)).tolist()
-        if len(chunks) == 1:
+        own = group.share(order)
+        chunks = [own[start : start + self._chunk] for start in range(0, len(own), self._chunk)]
+        seeds = group.share(torch.randint(2**31 - 1, (len(chunks) * group.size,)).tolist())
+        if len(order) <= self._chunk and group.size == 1:
             vectors = self._vectors(texts, order)
             loss = self._loss(vectors, len(requests), gold)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
-        vectors = torch.empty((len(texts), self._encoder.dimension), device=self._encoder.device)
+        vectors = torch.zeros((len(texts), self._encoder.dimension), device=self._encoder.device)
         for chunk, seed in zip(chunks, seeds, strict=True):
             torch.manual_seed(seed)
             with torch.no_grad():
                 vectors[chunk] = self._encoder.embed([texts[i] for i in chunk])
+        group.add(vectors)
         vectors.requires_grad_()
         loss = self._loss(vectors, len(requests), gold)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -199,6 +212,7 @@ class EncoderTask(TrainingTask):
             torch.manual_seed(seed)  # the same dropout as the first time
             again = self._encoder.embed([texts[i] for i in chunk])
             (again * gradients[chunk]).sum().backward()  # type: ignore[no-untyped-call]
+        group.add_gradients(self.parameters().values())
         return loss.detach()
 
     def _vectors(self, texts: Sequence[Ints], order: Sequence[int]) -> Tensor:

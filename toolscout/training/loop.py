@@ -1,7 +1,7 @@
 """The training loop: seeds, device, warm-up and decay, dev scores, early stopping, best weights, resuming.
 
 All randomness of a step comes from the seed and the number of the step, so a training that was interrupted and resumed
-gives the same result as one that was not.
+gives the same result as one that was not, and processes that train one model together take the same steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from toolscout.errors import BadModel, OutOfMemory, TrainingStopped
 from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.data_parallel import FollowerDone, ProcessGroup
 
 Report = Callable[[str, int, int], None]
 Scores = Mapping[str, float]
@@ -57,7 +58,12 @@ class Schedule:
 
 
 class TrainingTask(ABC):
-    """A model with its data and loss, as the training loop sees them."""
+    """A model with its data and loss, as the training loop sees them.
+
+    divides: whether `step` divides a batch among the processes that train together.
+    """
+
+    divides = False
 
     @abstractmethod
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
@@ -122,8 +128,9 @@ def run(
 ) -> TrainingRecord:
     """Train, or resume a training; the best weights are then in `checkpoints.read_best()`.
 
-    Raises OutOfMemory, TrainingStopped where the loss or a weight is not finite, and BadModel for another
-    training's checkpoints.
+    Of several processes that train together the leader alone returns, the others raise FollowerDone. Raises
+    OutOfMemory, TrainingStopped where the loss or a weight is not finite, and BadModel for another training's
+    checkpoints.
     """
     try:
         return _run(task, schedule, checkpoints, report)
@@ -141,29 +148,20 @@ def _first_line(error: BaseException) -> str:
 
 
 def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None) -> TrainingRecord:
+    processes = ProcessGroup()
+    if processes.size > 1 and not task.divides:
+        raise BadModel("this method cannot be trained by several processes; train it by one")
     parameters = task.parameters()
     optimiser = torch.optim.AdamW(
         _groups(parameters, schedule), lr=schedule.rate, fused=next(iter(parameters.values())).is_cuda
     )
     per_epoch = task.steps()
     total = schedule.epochs * per_epoch
-    trained, since_best, saved = TrainingRecord(), 0, None
-    checkpoint = checkpoints.read()
-    if checkpoint is not None:
-        state, tensors = checkpoint
-        trained = TrainingRecord(**state["trained"])
-        since_best = state["since_best"]
-        trained.steps = state["step"]
-        _restore(parameters, optimiser, tensors, trained.steps)
-        saved = {
-            name.removeprefix(_STATE_PREFIX): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(_STATE_PREFIX)
-        }
+    trained, since_best, saved = _resumed(processes, checkpoints, parameters, optimiser)
     clock, last_write = _Clock(trained.seconds), _LastWrite()
     epoch = trained.steps // per_epoch
     while epoch < schedule.epochs and not (schedule.patience and since_best >= schedule.patience):
-        task.begin(epoch, saved)
+        _begin(task, processes, epoch, saved)
         losses, saved = [], None
         for step in range(trained.steps - epoch * per_epoch, per_epoch):
             for group in optimiser.param_groups:
@@ -177,25 +175,60 @@ def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, repor
             if trained.steps % schedule.save_every == 0 and trained.steps % per_epoch:
                 _mean_loss(losses, trained, checkpoints)
                 trained.seconds = clock.spent()
-                _write(checkpoints, trained, since_best, parameters, optimiser, task.epoch_state())
+                if processes.leads:
+                    _write(checkpoints, trained, since_best, parameters, optimiser, task.epoch_state())
         loss = _mean_loss(losses, trained, checkpoints)
         _check_weights(parameters, trained, checkpoints)  # before they can become the best
-        scores, weights = task.validate()
+        scores, weights = task.validate() if processes.leads else ({}, {})
+        scores = processes.from_leader(scores)
         better = not scores or not trained.best or next(iter(scores.values())) > next(iter(trained.best.values()))
         if better:
             trained.best = dict(scores)
-            checkpoints.write_best(weights)
+            if processes.leads:
+                checkpoints.write_best(weights)
         since_best = 0 if better else since_best + 1
         trained.history.append({"epoch": epoch, "loss": round(loss, 4), **{k: round(v, 4) for k, v in scores.items()}})
         trained.seconds = clock.spent()
-        if last_write.is_past():
+        if processes.leads and last_write.is_past():
             with last_write.timed():
                 _write(checkpoints, trained, since_best, parameters, optimiser, {})
         if report:
             report(_progress_text(epoch, loss, trained), trained.steps, total)
         epoch += 1
     trained.seconds = clock.spent()
+    if not processes.leads:
+        raise FollowerDone
     return trained
+
+
+def _resumed(
+    processes: ProcessGroup,
+    checkpoints: Checkpoints,
+    parameters: Mapping[str, torch.nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+) -> tuple[TrainingRecord, int, dict[str, Tensor] | None]:
+    """Restore the leader's checkpoint; return the record, the epochs since the best, and the state of the epoch."""
+    checkpoint = processes.from_leader(checkpoints.read() if processes.leads else None)
+    if checkpoint is None:
+        return TrainingRecord(), 0, None
+    state, tensors = checkpoint
+    trained = TrainingRecord(**state["trained"])
+    trained.steps = state["step"]
+    _restore(parameters, optimiser, tensors, trained.steps)
+    saved = {
+        name.removeprefix(_STATE_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_STATE_PREFIX)
+    }
+    return trained, state["since_best"], saved
+
+
+def _begin(task: TrainingTask, processes: ProcessGroup, epoch: int, saved: Mapping[str, Tensor] | None) -> None:
+    """Begin an epoch; all processes have what the leader computed."""
+    if processes.leads:
+        task.begin(epoch, saved)
+    if processes.size > 1:
+        state = processes.from_leader(task.epoch_state() if processes.leads else {})
+        if not processes.leads:
+            task.begin(epoch, state)
 
 
 def _groups(parameters: Mapping[str, torch.nn.Parameter], schedule: Schedule) -> list[dict[str, Any]]:

@@ -1,0 +1,67 @@
+"""Several processes that train one encoder learn what one process learns."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.learnable import learnable, options, tiny_source
+from toolscout.retrievers.dense import Dense, DenseOptions
+from toolscout.retrievers.provenance import TrainingSet
+
+pytest.importorskip("torch", reason="needs the extra train")
+
+from safetensors.numpy import load_file
+from torch import distributed
+
+from toolscout.training.data_parallel import FollowerDone, ProcessGroup
+
+pytestmark = pytest.mark.slow
+TOGETHER = 2
+
+
+def train(rank: int, meeting: str, chosen: DenseOptions, folder: Path) -> None:
+    """Train as one of the processes."""
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=TOGETHER)
+    try:
+        own = folder if rank == 0 else folder / f"process{rank}"
+        Dense(chosen).fit([TrainingSet(learnable(), "train", "dev")], own)
+        assert ProcessGroup().leads
+    except FollowerDone:
+        assert not ProcessGroup().leads
+        assert not list((folder / f"process{rank}").rglob("*")), "only the leader writes"
+
+
+def trained_together(tmp_path: Path, chosen: DenseOptions) -> Path:
+    folder = tmp_path / "together"
+    context = multiprocessing.get_context("spawn")
+    arguments = (f"file://{tmp_path / 'meeting'}", chosen, folder)
+    processes = [context.Process(target=train, args=(rank, *arguments)) for rank in range(TOGETHER)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [0] * TOGETHER
+    return folder
+
+
+# With fewer candidates than documents the hardest are mined anew in each epoch; a batch of 7 leaves one process more.
+@pytest.mark.parametrize("changed", [{"candidates": 12, "batch": 7, "chunk": 3, "mix": 0.25}, {"loss": "mnrl"}])
+def test_processes_learn_what_one_learns(tmp_path: Path, changed: dict[str, object]) -> None:
+    chosen = options(tiny_source(tmp_path / "source"), epochs=1, **changed)
+    alone = Dense(chosen)
+    alone.fit([TrainingSet(learnable(), "train", "dev")], tmp_path / "alone")
+    together = Dense.load(trained_together(tmp_path, chosen))
+    assert together.fit_record is not None
+    assert alone.fit_record is not None
+    losses = [one["history"][0]["loss"] for one in (together.fit_record, alone.fit_record)]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-3)
+    weights = [load_file(tmp_path / name / "weights" / "model.safetensors") for name in ("together", "alone")]
+    assert weights[0].keys() == weights[1].keys()
+    for name, values in weights[0].items():
+        if name.endswith("key.bias"):
+            continue  # it changes no attention, so its gradient is rounding alone
+        np.testing.assert_allclose(values, weights[1][name], atol=2e-3, err_msg=name)

@@ -1,0 +1,72 @@
+"""One training by several processes of a cluster, by Ray Train: it forms the process group and gives out the GPUs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from toolscout.distributed.cluster import Cluster, ray_module
+from toolscout.distributed.workers import Surroundings, resources
+from toolscout.errors import ClusterError, MissingExtra, ToolscoutError
+
+# How often processes or machines may be lost before that is no coincidence.
+_ATTEMPTS = 4
+
+
+def train_together(cluster: Cluster, processes: int, train: Callable[[Path], Any], out: Path) -> None:
+    """Let `train` work in several processes at once, on the same training; that of the leader gets the folder `out`.
+
+    `train` takes the folder that it writes to. A process that is lost ends the others, and the training goes on from
+    its checkpoint. Raises what `train` raised, and ClusterError where the cluster is too small or processes die again
+    and again.
+    """
+    ray = ray_module()
+    try:
+        from ray.train import RunConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
+        from ray.train.torch import TorchTrainer
+    except ImportError:
+        raise MissingExtra("--processes", "ray") from None
+    takes = resources(max(1, min(cluster.cpus() // processes, cluster.smallest_node())))
+    gpu = takes["num_gpus"] > 0
+    there = ray.cluster_resources()
+    if there.get("GPU" if gpu else "CPU", 0) < processes:
+        what = "GPUs" if gpu else "CPUs"
+        raise ClusterError(
+            f"the cluster has {int(there.get('GPU' if gpu else 'CPU', 0))} {what}, and {processes} processes need one "
+            "each; name fewer with --processes"
+        )
+    own = {"CPU": takes["num_cpus"]}
+    trainer = TorchTrainer(
+        _work,
+        train_loop_config={"surroundings": Surroundings.here(), "train": train, "out": out.absolute()},
+        scaling_config=ScalingConfig(num_workers=processes, use_gpu=gpu, resources_per_worker=own),
+        run_config=RunConfig(name="ray", storage_path=str(out.absolute() / "training")),
+    )
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            trainer.fit()
+            return
+        except TrainingFailedError as error:
+            raised = list(error.worker_failures.values()) if isinstance(error, WorkerGroupError) else []
+            for one in raised:
+                if isinstance(one, ToolscoutError):
+                    raise one from None
+            # Ray's own errors say that a process or its machine is gone.
+            lost = bool(raised) and any(type(one).__module__.startswith("ray.") for one in raised)
+            if not lost or attempt == _ATTEMPTS:
+                raise ClusterError(f"the training failed: {str(error).strip().splitlines()[-1]}") from None
+
+
+def _work(given: dict[str, Any]) -> None:
+    """What runs in each process."""
+    from toolscout.training.data_parallel import FollowerDone, ProcessGroup
+
+    given["surroundings"].enter()
+    if ProcessGroup().leads:
+        given["train"](given["out"])
+        return
+    with tempfile.TemporaryDirectory() as elsewhere, suppress(FollowerDone):
+        given["train"](Path(elsewhere) / "model")
