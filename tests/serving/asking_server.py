@@ -5,6 +5,7 @@ It speaks both forms of the protocol; with "old" the older one alone.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -90,6 +91,7 @@ class AskingServer:
             "say": "Write a line to the log",
             "touch": "Change a resource",
             "grow": "Add a resource and a prompt",
+            "end": "End the process of this server",
         }
         schema = {"type": "object", "properties": TEXT}
         return types.ListToolsResult(
@@ -105,6 +107,8 @@ class AskingServer:
             await ctx.session.send_notification(
                 types.LoggingMessageNotification(params=note), related_request_id=ctx.request_id
             )
+        elif params.name == "end":
+            os._exit(3)
         elif params.name == "touch":
             await self.bus.publish(ResourceUpdated(text))
             if text in self.followed:
