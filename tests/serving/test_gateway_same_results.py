@@ -158,6 +158,8 @@ def calls(folder: Path, url: str) -> list[tuple[str, str, dict[str, Any]]]:
         ("everything", "get-resource-reference", {"resourceType": "Text", "resourceId": 3}),
         ("everything", "trigger-sampling-request", {"prompt": "Rome", "maxTokens": 20}),
         ("everything", "trigger-elicitation-request", {}),
+        ("everything", "trigger-url-elicitation", {"url": "https://shop.example/", "message": "Pay"}),
+        ("everything", "trigger-url-elicitation", {"url": "https://a.example/", "message": "Pay", "errorPath": True}),
         ("everything", "get-roots-list", {}),
         ("memory", "create_entities", {"entities": [entity]}),
         ("memory", "read_graph", {}),

@@ -295,6 +295,8 @@ class Backend:
                 self._offers_changed.set()
             elif isinstance(message, types.ResourceUpdatedNotification):
                 await self._listeners.resource_updated(self, message.params.uri)
+            elif isinstance(message, types.ElicitCompleteNotification):
+                await self._in_flight.visited(message.params.elicitation_id)
 
         with anyio.fail_after(limit) as scope:
             link = guarded(transport, guard, ended.set)
