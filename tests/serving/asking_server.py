@@ -5,6 +5,7 @@ It speaks both forms of the protocol; with "old" the older one alone.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -39,11 +40,15 @@ ASKING: dict[str, Callable[[str], types.InputRequest]] = {
             message=text, requested_schema={"type": "object", "properties": {"answer": {"type": "string"}}}
         )
     ),
+    "visit": lambda text: types.ElicitRequest(
+        params=types.ElicitRequestURLParams(message=text, url="https://shop.example/pay", elicitation_id="visit-1")
+    ),
     "roots": lambda _: types.ListRootsRequest(),
 }
 RESULTS: Mapping[str, Any] = {
     "sample": types.CreateMessageResult,
     "elicit": types.ElicitResult,
+    "visit": types.ElicitResult,
     "roots": types.ListRootsResult,
 }
 
@@ -86,10 +91,12 @@ class AskingServer:
         about = {
             "sample": "Have the model of the client write something",
             "elicit": "Ask the user of the client a question",
+            "visit": "Send the user of the client to a page",
             "roots": "List the folders of the client",
             "say": "Write a line to the log",
             "touch": "Change a resource",
             "grow": "Add a resource and a prompt",
+            "end": "End the process of this server",
         }
         schema = {"type": "object", "properties": TEXT}
         return types.ListToolsResult(
@@ -105,6 +112,8 @@ class AskingServer:
             await ctx.session.send_notification(
                 types.LoggingMessageNotification(params=note), related_request_id=ctx.request_id
             )
+        elif params.name == "end":
+            os._exit(3)
         elif params.name == "touch":
             await self.bus.publish(ResourceUpdated(text))
             if text in self.followed:
@@ -132,6 +141,8 @@ class AskingServer:
         else:
             assert params.request_state == "state of the server"
             answer = params.input_responses["one"]
+        if params.name == "visit" and ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+            await ctx.session.send_elicit_complete("visit-1")
         return result(answer.model_dump_json(by_alias=True, exclude_none=True, exclude={"meta"}))
 
     async def list_resources(self, ctx: Any, params: Any) -> types.ListResourcesResult:

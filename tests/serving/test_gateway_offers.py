@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import mcp_types as types
 import pytest
 from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
 
 from tests.serving.asking_server import AskingServer
 from tests.serving.gateways import Old, gateway, serving, soon
+from toolscout.core.permissions import Principal, new_key
 from toolscout.serving.gateway.server import Gateway
 from toolscout.serving.gateway.transports import make_app
 from toolscout.serving.limits import ServeOptions
@@ -154,3 +157,73 @@ def test_changes_reach_who_follows_them(tmp_path: Path, kind: str, mode: str) ->
             await soon(lambda: not made.backends._servers["mail"]._subscribed, 5)
 
     anyio.run(main)
+
+
+def test_a_client_that_leaves_follows_nothing_any_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway_of(tmp_path, mail="old stdio") as (made, _):
+            mail = made.backends._servers["mail"]
+            async with Client(made.server, mode="legacy") as client:
+                for uri in ("note://mail/first", "toolscout://mail/shared://help"):
+                    request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
+                    await client.session.send_request(request, types.EmptyResult)
+                assert mail._subscribed == {"note://mail/first", "shared://help"}
+            await soon(lambda: not mail._subscribed)
+
+    anyio.run(main)
+
+
+def test_only_who_may_use_all_of_a_server_sees_what_it_offers(tmp_path: Path) -> None:
+    """Others get the same answers as for what does not exist, and hear of no change."""
+    heard: dict[str, list[Any]] = {"all": [], "some": []}
+
+    async def main() -> None:
+        async with gateway_of(tmp_path, mail="old http", music="new stdio") as (made, url):
+            store = made.access.scout.store
+            keys: dict[str, str] = {}
+            for name, allow in (("all", ("mail/*",)), ("some", ("mail/sa*", "music/touch"))):
+                store.put_principal(Principal(name, allow=allow))
+                keys[name], stored = new_key(name)
+                store.add_key(stored)
+            async with (
+                client_of(url, keys["all"], heard["all"]) as one,
+                client_of(url, keys["some"], heard["some"]) as two,
+            ):
+                assert {one.uri for one in (await one.list_resources()).resources} == {
+                    "note://mail/first",
+                    "shared://help",  # no other server that this caller sees has it
+                }
+                assert [one.name for one in (await one.list_prompts()).prompts] == ["mail__first"]
+                assert said(await one.read_resource("shared://help"))[1] == "mail has shared://help"
+                assert (await two.list_resources()).resources == []
+                assert (await two.list_resource_templates()).resource_templates == []
+                assert (await two.list_prompts()).prompts == []
+                for uri in ("note://mail/first", "toolscout://mail/shared://help", "note://nobody/first"):
+                    with pytest.raises(MCPError, match="there is no resource") as raised:
+                        await two.read_resource(uri)
+                    assert raised.value.code == types.INVALID_PARAMS
+                with pytest.raises(MCPError, match="there is no prompt"):
+                    await two.get_prompt("mail__first", {"whom": "Ada"})
+                ref = types.PromptReference(type="ref/prompt", name="mail__first")
+                with pytest.raises(MCPError, match="there is no prompt"):
+                    await two.complete(ref, {"name": "whom", "value": "A"})
+                request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri="note://mail/first"))
+                with pytest.raises(MCPError, match="there is no resource"):
+                    await two.session.send_request(request, types.EmptyResult)
+                await one.call_tool("mail__grow", {"text": "second"})
+                await soon(lambda: any(isinstance(m, types.ResourceListChangedNotification) for m in heard["all"]), 10)
+                assert not any(isinstance(m, types.ResourceListChangedNotification) for m in heard["some"])
+
+    anyio.run(main)
+
+
+@asynccontextmanager
+async def client_of(url: str, key: str, heard: list[Any]) -> AsyncIterator[Client]:
+    async def note(message: Any) -> None:
+        heard.append(message)
+
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}) as web,
+        Client(streamable_http_client(url, http_client=web), mode="legacy", message_handler=note) as client,
+    ):
+        yield client

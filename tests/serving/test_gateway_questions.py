@@ -91,6 +91,30 @@ def test_questions_and_log_messages_go_to_the_client_that_called(tmp_path: Path,
 
 @pytest.mark.parametrize("kind", UPSTREAMS)
 @pytest.mark.parametrize("mode", MODES)
+def test_a_user_is_sent_to_a_page(tmp_path: Path, kind: str, mode: str) -> None:
+    heard: list[Any] = []
+
+    async def note(message: Any) -> None:
+        heard.append(message)
+
+    async def main() -> None:
+        ada = Answers("ada")
+        async with gateway_of(tmp_path, mail=kind) as (_, url), ada.client(url, mode, message_handler=note) as client:
+            assert (await answer(client, "visit", "Pay!"))["action"] == "accept"
+            (asked,) = ada.asked
+            assert (asked.mode, asked.url, asked.message) == ("url", "https://shop.example/pay", "mail: Pay!")
+            if mode == "legacy":
+                assert asked.elicitation_id
+            if mode == "legacy" and kind.startswith("old"):
+                await soon(lambda: heard, 5)
+                assert isinstance(heard[0], types.ElicitCompleteNotification)
+                assert heard[0].params.elicitation_id == asked.elicitation_id == "visit-1"
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("kind", UPSTREAMS)
+@pytest.mark.parametrize("mode", MODES)
 def test_a_client_that_cannot_be_asked_is_not(tmp_path: Path, kind: str, mode: str) -> None:
     async def main() -> None:
         async with gateway_of(tmp_path, mail=kind) as (_, url), Client(url, mode=mode) as client:
@@ -187,6 +211,36 @@ def test_a_call_that_waits_belongs_to_who_made_it(tmp_path: Path, monkeypatch: p
             await soon(lambda: not made.backends._servers["mail"]._in_flight._calls, 5)
             told = await send({"request_state": late.request_state})
             assert "did not answer in time" in text(told)
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("kind", ["old stdio", "new http"])
+def test_a_cancelled_call_takes_its_question_back(tmp_path: Path, kind: str) -> None:
+    async def main() -> None:
+        asked, left = anyio.Event(), anyio.Event()
+
+        async def never(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            asked.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                left.set()
+            raise AssertionError
+
+        async with gateway_of(tmp_path, mail=kind) as (made, url):
+            for mode in MODES:
+                asked, left = anyio.Event(), anyio.Event()
+                async with (
+                    Answers("ada").client(url, mode, elicitation_callback=never) as client,
+                    anyio.create_task_group() as tasks,
+                ):
+                    tasks.start_soon(client.call_tool, "mail__elicit", {"text": "Who?"})
+                    await asked.wait()
+                    tasks.cancel_scope.cancel()
+                assert left.is_set()
+                if mode == "legacy":  # in the newest protocol the call waits for the answer until its time is over
+                    await soon(lambda: not made.backends._servers["mail"]._in_flight._calls, 5)
 
     anyio.run(main)
 

@@ -3,67 +3,38 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 
 from tests.serving.gateways import called, found, names, soon, text
+from tests.serving.reference_servers import installed, servers
 
-FROM_PYPI = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch")
-FROM_NPM = ("everything", "memory", "filesystem")
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def installed() -> Path:
-    """The folder they are installed in, once for all runs."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolscout-tests" / "mcp-servers"
-    cache.mkdir(parents=True, exist_ok=True)
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
-    if not (cache / "done").exists():
-        packages = [f"@modelcontextprotocol/server-{name}" for name in FROM_NPM]
-        for words in (
-            [sys.executable, "-m", "venv", str(cache / "python")],
-            [str(cache / "python" / "bin" / "pip"), "install", "--quiet", *FROM_PYPI],
-            ["npm", "install", "--silent", "--prefix", str(cache / "node"), *packages],
-        ):
-            try:
-                subprocess.run(words, check=True, capture_output=True, timeout=300)
-            except (subprocess.SubprocessError, OSError) as error:
-                pytest.skip(f"the reference servers cannot be installed here: {error}")
-        (cache / "done").touch()
-    return cache
+def cache() -> Path:
+    """The folder they are installed in."""
+    return installed()
 
 
 @pytest.fixture
-def config(installed: Path, tmp_path: Path) -> Path:
+def config(cache: Path, tmp_path: Path) -> Path:
     """An mcpServers file as Claude Desktop has it."""
-    files = tmp_path / "files"
-    files.mkdir()
-    (files / "hello.txt").write_text("hello there")
-    subprocess.run(["git", "init", "-q", str(files)], check=True)
-    python, node = installed / "python" / "bin", installed / "node" / "node_modules" / ".bin"
-    servers: dict[str, Any] = {name.rpartition("-")[2]: {"command": str(python / name)} for name in FROM_PYPI}
-    servers |= {name: {"command": str(node / f"mcp-server-{name}")} for name in FROM_NPM}
-    servers["filesystem"]["args"] = [str(files)]
-    servers["memory"]["env"] = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
     path = tmp_path / "claude_desktop_config.json"
-    path.write_text(json.dumps({"mcpServers": servers}))
+    path.write_text(json.dumps({"mcpServers": servers(cache, tmp_path)}))
     return path
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_six_reference_servers_at_once(config: Path, tmp_path: Path, mode: str, transport: str) -> None:
+def test_reference_servers_at_once(config: Path, tmp_path: Path, mode: str, transport: str) -> None:
     words = ["-m", "toolscout", "--store", str(tmp_path / "t.db"), "mcp", "--config", str(config)]
     words += ["--retriever", "bm25"]
 

@@ -37,6 +37,7 @@ LOG_LEVEL = "toolscout/log-level"
 """Key in the state of a connection under which the level lies that its client has set."""
 _MAX_INTERRUPTED = 32  # calls of one caller that wait for its answers
 _MAX_QUESTIONS = 20  # open ones of one call
+_MAX_ELICITED = 1_000  # elicitations by URL of one server that are not known to be done
 _MAX_PENDING = 100  # reports and log messages that may wait for a client to read them
 _MAX_REPORT_CHARS = 1_000
 _UNCLAIMED_SECONDS = 60.0  # that a result is kept whose client was asked something and has not come back
@@ -123,6 +124,9 @@ class ClientCall:
                 self._asking.discard(scope)
         return refused("the call has ended")
 
+    async def visited(self, elicitation_id: str) -> None:
+        """Pass on that the user has done what an elicitation sent it to a URL for."""
+
     def end(self) -> None:
         """Take back what is still asked, as the call has ended."""
         for scope in self._asking:
@@ -158,6 +162,11 @@ class DirectCall(ClientCall):
 
     async def _ask(self, request: types.InputRequest) -> _Answer:
         return await _ask_session(self._ctx.session, request, ServerMessageMetadata(self._ctx.request_id))
+
+    async def visited(self, elicitation_id: str) -> None:
+        """Pass on that the user has done what an elicitation sent it to a URL for; the newest protocol has no word."""
+        if self._ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+            await self._ctx.session.send_elicit_complete(elicitation_id)
 
 
 class ConnectedClient(ClientCall):
@@ -353,6 +362,7 @@ class CallsInFlight:
         """`connected` returns the client for what concerns no call, None where nobody is."""
         self._server, self._connected = server, connected
         self._calls: list[ClientCall] = []
+        self._elicited: dict[str, ClientCall] = {}  # by id: whose user was sent to a URL
 
     @contextmanager
     def working_on(self, call: ClientCall) -> Iterator[None]:
@@ -384,8 +394,17 @@ class CallsInFlight:
             return await self._ask(types.CreateMessageRequest(params=self._marked(params)))
 
         async def elicit(_: Any, params: types.ElicitRequestParams) -> Any:
-            message = f"{self._server}: {params.message}" if self._server else params.message
-            return await self._ask(types.ElicitRequest(params=self._marked(params, message=message)))
+            changes: dict[str, Any] = {}
+            if self._server:
+                changes["message"] = f"{self._server}: {params.message}"
+            if isinstance(params, types.ElicitRequestURLParams):
+                # Servers of the newest protocol give none, and clients of the older one need it.
+                changes["elicitation_id"] = known_as = params.elicitation_id or secrets.token_urlsafe(16)
+                if (call := self.concerned()) is not None:
+                    self._elicited[known_as] = call
+                    while len(self._elicited) > _MAX_ELICITED:
+                        self._elicited.pop(next(iter(self._elicited)))
+            return await self._ask(types.ElicitRequest(params=self._marked(params, **changes)))
 
         async def roots(_: Any) -> Any:
             return await self._ask(types.ListRootsRequest())
@@ -408,6 +427,11 @@ class CallsInFlight:
             "list_roots_callback": roots if can.roots else None,
             "logging_callback": log,
         }
+
+    async def visited(self, elicitation_id: str) -> None:
+        """Tell the client that its user has done what an elicitation sent it to a URL for."""
+        if (call := self._elicited.pop(elicitation_id, None)) is not None:
+            await call.visited(elicitation_id)
 
     async def _ask(self, request: types.InputRequest) -> Any:
         call = self.concerned()

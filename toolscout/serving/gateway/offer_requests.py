@@ -180,13 +180,11 @@ class OfferRequests:
             if self._subscribers.count(caller.identity) >= MAX_FOLLOWED:
                 raise BadRequest(f"{MAX_FOLLOWED:,} resources are followed already; unsubscribe from some")
             self._subscribers.follow(id(ctx.session._connection), caller.identity, {params.uri: found})
-            self._backends.follow(self._subscribers.followed())
             return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         async with self._answering(ctx, "unsubscribe") as asked:
             self._subscribers.unfollow(id(ctx.session._connection), await self._find(asked.caller, params.uri))
-            self._backends.follow(self._subscribers.followed())
             return types.EmptyResult()
 
     async def _listen(
@@ -203,18 +201,16 @@ class OfferRequests:
                 except MCPError:  # it never changes, as far as this caller can tell
                     _log.debug("nobody has a resource that a client follows")
             self._subscribers.follow(stream, caller.identity, known_as)
-            self._backends.follow(self._subscribers.followed())
         try:
             return await self._subscribers.listen(ctx, params, caller.identity, self._callers.key(ctx))
         finally:
             self._subscribers.unfollow(stream)
-            self._backends.follow(self._subscribers.followed())
 
     async def _set_log_level(self, ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
         async with self._answering(ctx, "level"):
             ctx.session._connection.state[LOG_LEVEL] = params.level
             if (level := self._subscribers.log_level()) is not None:
-                await self._backends.set_log_level(level)
+                self._backends.set_log_level(level)
             return types.EmptyResult()
 
     async def _connected(self, ctx: Any, _: types.NotificationParams) -> None:
@@ -227,7 +223,7 @@ class OfferRequests:
         self._backends.connected = client if len(self._local) == 1 else None
         known = ctx.session.client_capabilities
         if known is not None and known.roots is not None:
-            await self._backends.roots_changed()
+            self._backends.roots_changed()
 
     def _disconnected(self, connection: int) -> None:
         self._local.pop(connection, None)
@@ -235,7 +231,7 @@ class OfferRequests:
 
     async def _roots_changed(self, ctx: Any, _: types.NotificationParams) -> None:
         if id(ctx.session._connection) in self._local and len(self._local) == 1:
-            await self._backends.roots_changed()
+            self._backends.roots_changed()
 
     async def _offers_changed(self, server: str, kinds: Collection[OfferKind]) -> None:
         concerned = await self._concerned(server)

@@ -6,7 +6,6 @@ has the same; `toolscout://server/URI` names it in any case.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +19,19 @@ from toolscout.errors import BadRequest, MissingExtra, UnknownTool
 from toolscout.serving.gateway.client_calls import SERVER
 
 try:
+    import anyio.to_thread
     import mcp_types as types
     from mcp import Client, MCPError
     from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
+    from pydantic import BaseModel
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
 MAX_OFFERS = 5_000
-"""Resources of one server, and templates, and prompts; and so many of a server's pages are read."""
+"""Resources of one server, and templates, and prompts."""
 MAX_OFFER_CHARS = 64_000
 """Characters of one of them as JSON; a longer one is left out."""
-_MAX_PAGES = 100
+_MAX_PAGES = 50
 _SCHEME = "toolscout://"
 _Offer = TypeVar("_Offer", types.Resource, types.ResourceTemplate, types.Prompt)
 
@@ -69,6 +70,7 @@ async def list_offers(client: Client) -> Offers:
 async def _listed(page: Callable[[str | None], Awaitable[Any]], what: str, problems: list[str]) -> tuple[Any, ...]:
     found: list[Any] = []
     cursor: str | None = None
+    things = what.replace("_", " ")
     for _ in range(_MAX_PAGES):
         try:
             result = await page(cursor)
@@ -76,11 +78,11 @@ async def _listed(page: Callable[[str | None], Awaitable[Any]], what: str, probl
             if error.code == types.METHOD_NOT_FOUND and not found:
                 return ()
             raise
-        for one in getattr(result, what):
-            if len(json.dumps(one.model_dump(mode="json", exclude_none=True))) <= MAX_OFFER_CHARS:
-                found.append(one)
-            else:
-                problems.append(f"one of its {what.replace('_', ' ')} is left out, as it is too long")
+        listed = getattr(result, what)
+        short = await anyio.to_thread.run_sync(_short, listed)
+        if len(short) < len(listed):
+            problems.append(f"{len(listed) - len(short):,} of its {things} are left out, as they are too long")
+        found += short
         cursor = result.next_cursor
         if not cursor:
             return tuple(found)
@@ -90,6 +92,10 @@ async def _listed(page: Callable[[str | None], Awaitable[Any]], what: str, probl
         f"it has more than {MAX_OFFERS:,} {what.replace('_', ' ')}, or never ends its list; some are left out"
     )
     return tuple(found[:MAX_OFFERS])
+
+
+def _short(offers: Iterable[BaseModel]) -> list[BaseModel]:
+    return [one for one in offers if len(one.model_dump_json(exclude_none=True)) <= MAX_OFFER_CHARS]
 
 
 def named_prompts(offers: Mapping[str, Offers]) -> dict[str, tuple[Found, types.Prompt]]:

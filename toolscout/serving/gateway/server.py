@@ -154,7 +154,7 @@ class Gateway:
         self.checks = ArgumentChecks()
         self.callers = Callers(access, self.options.key)
         self._in_thread = self.callers.in_thread
-        self._subscribers = Subscribers()
+        self._subscribers = Subscribers(backends.follow)
         self._interruptions = Interruptions(lambda: backends.tasks)
         pins, pass_through, expose = self.options.pins, self.options.pass_through, self.options.expose == "auto"
         self._listed = ListedTools(lambda: self.access, backends.seen_by, _META, pins, pass_through, expose)

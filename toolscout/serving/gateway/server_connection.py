@@ -217,7 +217,8 @@ class Backend:
     async def roots_changed(self) -> None:
         """Tell the server that the client's roots have changed."""
         if self._connected is not None and self._connected.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._connected.session.send_notification(types.RootsListChangedNotification())
+            with anyio.move_on_after(self._options.connect):  # it may not read
+                await self._connected.session.send_notification(types.RootsListChangedNotification())
 
     async def _wait_until_up(self) -> None:
         """Wait for a server that is being started, or has just ended and may be back in a moment."""
@@ -294,6 +295,8 @@ class Backend:
                 self._offers_changed.set()
             elif isinstance(message, types.ResourceUpdatedNotification):
                 await self._listeners.resource_updated(self, message.params.uri)
+            elif isinstance(message, types.ElicitCompleteNotification):
+                await self._in_flight.visited(message.params.elicitation_id)
 
         with anyio.fail_after(limit) as scope:
             link = guarded(transport, guard, ended.set)

@@ -215,16 +215,17 @@ class Backends:
         for name, backend in self._servers.items():
             backend.subscribe(uris.get(name, ()))
 
-    async def set_log_level(self, level: types.LoggingLevel) -> None:
-        """Have the servers send log messages of this level and above."""
-        async with anyio.create_task_group() as tasks:
-            for backend in self._servers.values():
-                tasks.start_soon(backend.set_log_level, level)
+    def set_log_level(self, level: types.LoggingLevel) -> None:
+        """Have the servers send log messages of this level and above, those that are started later too."""
+        for backend in self._servers.values():
+            if self._tasks is not None:
+                self._tasks.start_soon(backend.set_log_level, level)
 
-    async def roots_changed(self) -> None:
+    def roots_changed(self) -> None:
         """Tell the servers that the roots of the only client have changed."""
         for backend in self._servers.values():
-            await backend.roots_changed()
+            if self._tasks is not None:
+                self._tasks.start_soon(backend.roots_changed)
 
     @property
     def personal(self) -> bool:
@@ -417,6 +418,7 @@ class Backends:
         """Forget what a server listed: another process may run it from now on."""
         self._latest.pop(name, None)
         self._held_back.pop(name, None)
+        self._servers[name].offers = Offers()
 
     async def tools_listed(self, backend: Backend, tools: list[Tool]) -> None:
         """Write a server's new list of tools to the catalogue."""

@@ -5,8 +5,8 @@ Clients of the older protocol are told over their connection; those of the newes
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from toolscout.errors import MissingExtra
@@ -46,9 +46,11 @@ class _Connection(NamedTuple):
 class Subscribers:
     """The clients that are connected, by the identities of their callers, and the resources that they follow."""
 
-    def __init__(self) -> None:
-        """Begin without clients."""
-        self.keys: dict[str, str | None] = {}  # by identity: the key by which its rights are found again
+    def __init__(self, followed: Callable[[Mapping[str, Collection[str]]], None]) -> None:
+        """Begin without clients. `followed` is called with the resources that anybody follows, by server."""
+        self._tell_followed = followed
+        self._keys: dict[str, str | None] = {}  # by identity: the key by which its rights are found again
+        self._streams = Counter[str]()
         self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
         self._connections: dict[int, _Connection] = {}
         # By resource: the streams and connections that follow it, each with whose it is and the URI that it knows.
@@ -59,7 +61,7 @@ class Subscribers:
         if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             return
         connection = ctx.session._connection
-        self.keys[who] = key
+        self._keys[who] = key
         if id(connection) not in self._connections:
             self._connections[id(connection)] = _Connection(connection, who)
             connection.exit_stack.callback(self._forget, id(connection))
@@ -68,11 +70,18 @@ class Subscribers:
         self, ctx: Any, params: types.SubscriptionsListenRequestParams, who: str, key: str | None
     ) -> types.SubscriptionsListenResult:
         """Serve a stream of changes to a client of the newest protocol until it ends."""
-        self.keys[who] = key
+        self._keys[who] = key
         if who not in self._buses:
             bus = InMemorySubscriptionBus()
             self._buses[who] = (bus, ListenHandler(bus))
-        return await self._buses[who][1](ctx, params)
+        self._streams[who] += 1
+        try:
+            return await self._buses[who][1](ctx, params)
+        finally:
+            self._streams[who] -= 1
+            if not self._streams[who]:
+                del self._streams[who], self._buses[who]
+                self._forget_key(who)
 
     async def tell(self, event: ServerEvent, concerned: Collection[str], only: int | None = None) -> None:
         """Tell the clients of these callers that a list has changed. `only`: id() of the one connection concerned."""
@@ -92,6 +101,7 @@ class Subscribers:
         """Have a connection or stream told when these resources change, under the URIs it knows them by."""
         for uri, found in known_as.items():
             self._followed[found][follower] = (who, uri)
+        self._tell_followed(self.followed())
 
     def unfollow(self, follower: object, found: Found | None = None) -> None:
         """Stop that for one resource, or for all."""
@@ -100,6 +110,7 @@ class Subscribers:
                 self._followed[one].pop(follower, None)
                 if not self._followed[one]:
                     del self._followed[one]
+        self._tell_followed(self.followed())
 
     def followed(self) -> dict[str, set[str]]:
         """Return by server the resources that anybody follows."""
@@ -129,8 +140,7 @@ class Subscribers:
 
     def callers(self) -> dict[str, str | None]:
         """Return the identities of the callers that have clients, with their keys."""
-        present = {one.who for one in self._connections.values()} | self._buses.keys()
-        return {who: key for who, key in self.keys.items() if who in present}
+        return dict(self._keys)
 
     def log_level(self) -> types.LoggingLevel | None:
         """Return the least severe level of log messages that a client has asked for; None where none has."""
@@ -138,5 +148,11 @@ class Subscribers:
         return min(filter(None, set_levels), key=LEVELS.index, default=None)
 
     def _forget(self, connection: int) -> None:
-        self._connections.pop(connection, None)
+        known = self._connections.pop(connection, None)
         self.unfollow(connection)
+        if known is not None:
+            self._forget_key(known.who)
+
+    def _forget_key(self, who: str) -> None:
+        if who not in self._buses and all(one.who != who for one in self._connections.values()):
+            self._keys.pop(who, None)
