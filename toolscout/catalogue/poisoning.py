@@ -375,6 +375,11 @@ RULES: tuple[Rule, ...] = (
             r"present|original|user's) (?:task|request|work|goal|plan))\b",
             r"\b(?:earlier|previous|prior|above|existing|original) (?:instructions?|rules|guidelines|prompts?) "
             r"(?:no longer|do(?:es)? not|don't|are (?:now )?(?:void|obsolete|cancelled|superseded|invalid))\b",
+            r"\b(?:do not|don't|never|stop) (?:follow|obey|listen(?:ing)? to|trust|following|obeying|trusting) "
+            r"(?:the |any |your )?(?:user|previous|earlier|"
+            r"system|original|developer|operator)(?:'s)?\b",
+            r"\b(?:debug|developer|admin|god|maintenance|unrestricted|jailbreak|root) mode (?:is |has been )?(?:now "
+            r")?(?:on|active|enabled|activated|unlocked)\b",
             r"(?:忽略|无视|忘记)[^。]{0,8}(?:之前|以上|先前|所有)[^。]{0,8}(?:指令|指示|说明|提示|规则)",
             r"\b(?:ignor(?:ez|e|a|iere|ieren|ar)|vergiss|olvida|oublie[rz]?) [^.]{0,30}(?:instru[ckç]\w+|"
             r"anweisung\w*|istruzion\w+|"
@@ -464,6 +469,29 @@ RULES: tuple[Rule, ...] = (
             r"inquires?|questioned)\b[^.]{0,30}\b(?:deny|"
             r"lie|say (?:that )?(?:you|it|nothing|there|the|this|they|everything)|claim|pretend|answer that|reply "
             r"that|change the subject)\b",
+            r"\b(?:keep|leave) (?:this|it|that|these|them) (?:all |strictly )?(?:to yourself|quiet|confidential|"
+            r"unmentioned|unsaid)\b",
+            r"\b(?:say|speak|tell|mention|reveal|disclose)s? (?:them |the user |absolutely )?(?:nothing|not a word|"
+            r"no word) (?:of|about|to)\b",
+            rf"\b(?:do not|don't|never|not to|needn't|avoid|no need to) (?:bother|trouble|worry|disturb|burden|alarm|"
+            rf"confuse|distract)(?:ing)? (?:the |any )?{_PERSON}",
+            r"\b(?:skip|omit|suppress|hide|conceal|mask|withhold|leave out|gloss over|pass over) (?:this|it|that|"
+            r"these|the (?:fact|call|step|copy|detail|part|transfer|"
+            r"second|extra|additional)|any mention)\b[^.]{0,40}\b(?:from|in|when|within) (?:your |any |the "
+            r"(?:final|visible|user))(?:final |visible )?",
+            r"\b(?:treat|regard|handle|consider) (?:this|it|that|these|the (?:above|following))\b[^.]{0,30}\bas "
+            r"(?:strictly )?(?:confidential|secret|private|hidden)\b",
+            r"\bonly (?:you|the (?:model|assistant|ai|agent)) (?:may |should |can |must |needs? to |is to "
+            r")?(?:knows?|sees?|reads?)\b",
+            rf"\b(?:must|should|may|can|shall) (?:not|never) (?:appear|show up|be (?:visible|seen|shown|mentioned|"
+            rf"displayed|revealed|repeated|quoted|noticed|"
+            rf"disclosed)) (?:in|to|by|on|anywhere)\b[^.]{{0,20}}\b(?:{_REPLY}|{_PERSON}|screen)",
+            r"\b(?:user|human|customer)s? (?:has|have|gets?|needs?|wants?|should have|must have) no (?:idea|"
+            r"knowledge|notice|word|need to know)\b",
+            r"\b(?:unknown|invisible|unseen|concealed|undisclosed|unnoticed|hidden) (?:to|from|by) (?:the )?(?:user|"
+            r"human|person|customer)s?\b",
+            r"\bwithout (?:a word|comment|any mention|mention|any notice|a trace|leaving a trace)\b[^.]{0,20}(?:\.|$|"
+            r"\bto\b)",
             rf"\bwithout (?:ever |first |any )?(?:telling|asking|informing|notifying|alerting|warning|consulting|"
             rf"showing) (?:the )?{_PERSON}",
             r"\b(?:never|not|without) (?:be(?:ing)? )?(?:visible|shown|displayed|disclosed|revealed|mentioned|"
@@ -519,6 +547,21 @@ RULES: tuple[Rule, ...] = (
             r"reasoning|thoughts|thinking|scratch ?pad|context window|system instructions|initial instructions|"
             r"hidden instructions)\b"
             r"[^.]{0,20}(?:$|so far|until now|here|as is|verbatim|in full)",
+            r"\b(?:everything|all|anything|whatever|(?:any|all) (?:information|details|facts)|what) (?:that |which "
+            r")?you (?:already )?(?:know|remember|"
+            r"have (?:learn\w+|gathered|seen|read|been told)|can recall|were told|are aware of) (?:about|of|from|so "
+            r"far|in|up)\b",
+            r"\b(?:user|human)'s (?:[\w-]+ ){0,2}(?:messages|prompts?|words|conversation|chat|"
+            r"instructions)\b[^.]{0,30}\b(?:word for word|verbatim|"
+            r"exactly as|unchanged|unedited|in full)\b",
+            r"\b(?:messages?|prompts?|requests?|text|question) (?:that |which )?(?:led|caused|made|prompted|"
+            r"triggered) (?:to this|you to|this call)\b",
+            r"\b(?:files?|documents?|code|text|pages?) (?:that |which )?(?:you have|you've) (?:already |just "
+            r")?(?:read|opened|loaded|seen)\b[^.]{0,20}"
+            r"(?:so far|in this|during|$)",
+            r"\byour (?:system|developer|initial|original|hidden) (?:prompt|message|instructions?)\b",
+            r"\b(?:text|copy|contents?|wording) of (?:the|your) (?:system|developer|initial) (?:prompt|message|"
+            r"instructions?)\b",
             r"\b(?:names?|descriptions?|schemas?|list) (?:and [a-z]+ )?of (?:all |every |each )?(?:the )?other tools\b",
             r"\b(?:instructions?|prompt|rules|guidelines) (?:that |which )?(?:you were|you have been|the (?:model|"
             r"assistant|ai|agent) was|were) "
@@ -584,6 +627,8 @@ RULES: tuple[Rule, ...] = (
             rf"(?:of the |of these )?(?:other |else\b)?{_UP_TO_3}{_TOOLS}?",
             rf"\b{_CALL} this (?:tool |function |server )(?:first|before) ?(?:any|all|every|each|whatever|no matter)",
             rf"\b(?:note|message|attention|reminder|notice|instructions?|addressed) (?:to|for) {_MODEL}",
+            r"\b(?:p\.? ?s\.?|note|message|attention|reminder|notice) (?:to|for) (?:the |any |all )?(?:bots?|"
+            r"automated|machines?|automation|robots?|crawlers?)\b",
             r"\b(?:the )?user has (?:already |previously )?(?:agreed|approved|consented|authori[sz]ed|given "
             r"permission)",
             r"\b(?:takes?|has|have) (?:precedence|priority) over (?:[\w',-]+ ){0,3}(?:user|instructions?|rules|"
@@ -626,6 +671,38 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "orders-in-a-result",
+        "medium",
+        "a result that tells the model what to do next",
+        (
+            r"\b(?:now|next|then|first|please|also|immediately|must|should|to (?:continue|proceed|finish|"
+            r"complete))\b[^.]{0,40}\b(?:send|"
+            r"forward|e-?mail|post|upload|transfer|wire|pay|submit|deliver|share)\b[^.]{0,80}(?:[\w+.-]+@[\w-]+\.\w+|"
+            r"https?://|"
+            r"\b0x[0-9a-f]{20,}|\biban\b)",
+            r"\b(?:you|the (?:assistant|model|agent|ai|llm)) (?:must|have to|need to|has to|needs to|are (?:now "
+            r")?(?:required|instructed|asked|"
+            r"expected|obliged) to|should|shall)(?: now| first| also| then| next| immediately)* (?:send|forward|"
+            r"upload|post|transfer|delete|pay|share|"
+            r"e-?mail|paste|reveal|provide|disclose|submit|approve|read|print|list)\b[^.]{0,60}\b(?:conversation|"
+            r"credentials?|passwords?|(?:api |ssh |private )?"
+            r"keys?|tokens?|secrets?|history|inbox|e-?mails?|funds|money|all (?:files|data|records)|everything|"
+            r"user's|environment)\b",
+            r"\b(?:user|owner|operator|admin\w*|customer) (?:also |now |really |actually |further )?(?:wants|would "
+            r"like|asks|needs|expects|orders|instructs|"
+            r"requests|told|asked|wishes) (?:you|the (?:assistant|model|agent|ai|llm)) to\b",
+            r"\byour (?:next|new|only|real|actual) (?:step|task|action|job|orders?|instructions?|goal|objective|"
+            r"mission)\b[^.]{0,20}\b(?:is|are)\b",
+            rf"\b(?:before|instead of) (?:you )?(?:answer|reply|respond|continu|proceed|summari[sz])(?:e|"
+            rf"ing)?\b[^.]{{0,40}}\b{_CALL} (?:the )?{_TOOL_NAME}",
+            rf"\b(?:now|immediately|at once|right away|you must|please)\b[^.]{{0,20}}\b{_CALL} (?:the "
+            rf")?{_TOOL_NAME}[^.]{{0,60}}\b(?:with|to|and|on|for)\b",
+            rf"\b{_CALL} (?:the )?{_TOOL_NAME}[^.]{{0,60}}\b(?:now|immediately|at once|right away|before (?:you "
+            rf")?(?:answer|reply|anything|do))",
+        ),
+        kinds=("result",),
+    ),
+    Rule(
         "redirects-another-tool",
         "medium",
         "changes what other tools are to do",
@@ -657,6 +734,22 @@ RULES: tuple[Rule, ...] = (
             rf")?{_TOOL_NAME}[^.]{{0,60}}\b(?:bcc|blind copy|"
             rf"forward|[\w+-]+@[\w-]+\.\w+|replace the|change the|swap the|instead of the (?:recipient|address|"
             rf"amount|one)|https?://)",
+            rf"\b(?:instead of|rather than|in place of|over|before) (?:any|every|all|each) other {_UP_TO_3}{_TOOLS}\b",
+            rf"\b(?:any|every|each|all|another|other) (?:other )?(?:tool|server|function)s?(?:'s?)? (?:calls?|"
+            rf"results?|outputs?|responses?|arguments?|requests?|answers?)\b"
+            rf"[^.]{{0,40}}\b{_MUST}\b",
+            rf"\b(?:whenever|every time|each time|any time|when) (?:an?|the|any) {_SENT} (?:is|are|gets?|has to be|"
+            rf"is to be) (?:about to be )?(?:sent|made|written|paid|"
+            rf"created|placed|issued)\b[^.]{{0,60}}\b(?:add|also|copy|replace|change|use|set|send|instead|include|"
+            rf"to)\b",
+            rf"\b{_TOOL_NAME} (?:is|was|has been|are) (?:broken|insecure|unsafe|compromised|unreliable|disabled|"
+            rf"retired|malicious|not safe|not to be (?:used|trusted))\b",
+            rf"\b(?:do not|don't|never|no longer) (?:ever )?(?:call|use|invoke|trust|run) (?:the "
+            rf")?{_TOOL_NAME}[^.]{{0,30}}[.;,:]? ?(?:use|call|prefer|but|always)?\b"
+            rf"[^.]{{0,20}}\b(?:this (?:tool|one|server|function)|me) (?:instead|does|is|has)\b",
+            rf"\b(?:results?|outputs?|answers?|responses?) (?:of|from) (?:the )?{_TOOL_NAME}[^.]{{0,40}}\b{_MUST} "
+            rf"(?:first |always |also )?be (?:sent|passed|"
+            rf"forwarded|replaced|routed|given|handed)\b",
             rf"\b(?:replaces|supersedes|shadows|takes the place of|stands in for) (?:the |any |all |every )(?:other|"
             rf"existing|built-in|default|native|"
             rf"standard|real|official) {_UP_TO_3}{_TOOLS}\b",
