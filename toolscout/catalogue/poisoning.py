@@ -378,8 +378,8 @@ RULES: tuple[Rule, ...] = (
             r"\b(?:do not|don't|never|stop) (?:follow|obey|listen(?:ing)? to|trust|following|obeying|trusting) "
             r"(?:the |any |your )?(?:user|previous|earlier|"
             r"system|original|developer|operator)(?:'s)?\b",
-            r"\b(?:debug|developer|admin|god|maintenance|unrestricted|jailbreak|root) mode (?:is |has been )?(?:now "
-            r")?(?:on|active|enabled|activated|unlocked)\b",
+            r"\b(?:god|unrestricted|unfiltered|jailbreak) mode (?:is |has been )?(?:now )?(?:on|active|enabled|"
+            r"activated|unlocked)\b",
             r"(?:忽略|无视|忘记)[^。]{0,8}(?:之前|以上|先前|所有)[^。]{0,8}(?:指令|指示|说明|提示|规则)",
             r"\b(?:ignor(?:ez|e|a|iere|ieren|ar)|vergiss|olvida|oublie[rz]?) [^.]{0,30}(?:instru[ckç]\w+|"
             r"anweisung\w*|istruzion\w+|"
@@ -481,15 +481,14 @@ RULES: tuple[Rule, ...] = (
             r"(?:final|visible|user))(?:final |visible )?",
             r"\b(?:treat|regard|handle|consider) (?:this|it|that|these|the (?:above|following))\b[^.]{0,30}\bas "
             r"(?:strictly )?(?:confidential|secret|private|hidden)\b",
-            r"\bonly (?:you|the (?:model|assistant|ai|agent)) (?:may |should |can |must |needs? to |is to "
-            r")?(?:knows?|sees?|reads?)\b",
-            rf"\b(?:must|should|may|can|shall) (?:not|never) (?:appear|show up|be (?:visible|seen|shown|mentioned|"
-            rf"displayed|revealed|repeated|quoted|noticed|"
-            rf"disclosed)) (?:in|to|by|on|anywhere)\b[^.]{{0,20}}\b(?:{_REPLY}|{_PERSON}|screen)",
+            r"\bonly (?:you|the (?:model|assistant|ai|agent)) (?:may|should|can|must|needs? to|is to) "
+            r"(?:know|see|read)\b",
+            rf"\b(?:must|should|may|shall) (?:not|never) (?:appear|show up|be (?:visible|seen|shown|mentioned|displayed|"
+            rf"revealed|repeated|quoted|noticed|disclosed)) (?:in|to|by|on|anywhere)\b[^.]{{0,20}}\b(?:{_REPLY}|{_PERSON}|screen)",
             r"\b(?:user|human|customer)s? (?:has|have|gets?|needs?|wants?|should have|must have) no (?:idea|"
             r"knowledge|notice|word|need to know)\b",
-            r"\b(?:unknown|invisible|unseen|concealed|undisclosed|unnoticed|hidden) (?:to|from|by) (?:the )?(?:user|"
-            r"human|person|customer)s?\b",
+            r"\b(?:unknown|invisible|unseen|concealed|undisclosed|unnoticed|hidden) (?:to|from|by) the (?:user|"
+            r"human|customer)\b",
             r"\bwithout (?:a word|comment|any mention|mention|any notice|a trace|leaving a trace)\b[^.]{0,20}(?:\.|$|"
             r"\bto\b)",
             rf"\bwithout (?:ever |first |any )?(?:telling|asking|informing|notifying|alerting|warning|consulting|"
