@@ -15,7 +15,8 @@ _HEAD = """
 
 The rules of `toolscout scan` (`python -m studies.poisoning`). *Flagged*: real tools with a finding at medium or high.
 The rules were adjusted on the tools of public MCP servers (`mcp_tools`) and on ToolBench; the other sets were only
-counted. *Hidden*: tools with invisible characters, which are true findings wherever they come from. *ms*: processor time.
+counted. *Hidden*: tools with invisible characters, which are true findings wherever they come from. *ms*: of the
+processor.
 """
 _FOUND = """
 Poisoned copies of tools of `mcp_tools`, by kind of attack (`studies/poisoned_tools.py`): the share with a finding at

@@ -483,14 +483,15 @@ RULES: tuple[Rule, ...] = (
             r"(?:strictly )?(?:confidential|secret|private|hidden)\b",
             r"\bonly (?:you|the (?:model|assistant|ai|agent)) (?:may|should|can|must|needs? to|is to) "
             r"(?:know|see|read)\b",
-            rf"\b(?:must|should|may|shall) (?:not|never) (?:appear|show up|be (?:visible|seen|shown|mentioned|displayed|"
-            rf"revealed|repeated|quoted|noticed|disclosed)) (?:in|to|by|on|anywhere)\b[^.]{{0,20}}\b(?:{_REPLY}|{_PERSON}|screen)",
+            rf"\b(?:must|should|may|shall) (?:not|never) (?:appear|show up|be (?:visible|seen|shown|mentioned|"
+            rf"displayed|"
+            rf"revealed|repeated|quoted|noticed|disclosed)) (?:in|to|by|on|anywhere)\b[^.]{{0,20}}\b"
+            rf"(?:{_REPLY}|{_PERSON}|screen)",
             r"\b(?:user|human|customer)s? (?:has|have|gets?|needs?|wants?|should have|must have) no (?:idea|"
             r"knowledge|notice|word|need to know)\b",
             r"\b(?:unknown|invisible|unseen|concealed|undisclosed|unnoticed|hidden) (?:to|from|by) the (?:user|"
             r"human|customer)\b",
-            r"\bwithout (?:a word|comment|any mention|mention|any notice|a trace|leaving a trace)\b[^.]{0,20}(?:\.|$|"
-            r"\bto\b)",
+            r"\bwithout (?:a word|any mention|a trace|leaving a trace) (?:to|of|about|in)\b",
             rf"\bwithout (?:ever |first |any )?(?:telling|asking|informing|notifying|alerting|warning|consulting|"
             rf"showing) (?:the )?{_PERSON}",
             r"\b(?:never|not|without) (?:be(?:ing)? )?(?:visible|shown|displayed|disclosed|revealed|mentioned|"
