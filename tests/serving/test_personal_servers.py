@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import mcp_types as types
 import pytest
 
 from toolscout.catalogue.mcp.client import McpServer, ServerListing
@@ -13,8 +14,10 @@ from toolscout.core.permissions import User
 from toolscout.errors import BadSource, UnknownTool
 from toolscout.serving.access import Caller
 from toolscout.serving.gateway import personal_servers
+from toolscout.serving.gateway.client_calls import ClientCall
 from toolscout.serving.gateway.personal_servers import WANTS_SIGN_IN, PersonalServer
 from toolscout.serving.gateway.server_connection import BackendDown, BackendOptions
+from toolscout.serving.gateway.server_requests import ServerRequest
 from toolscout.serving.gateway.upstream_auth import Credentials, UpstreamAuth
 
 CALLERS = {name: Caller("staff", user=User("staff", "https://i.example", name)) for name in ("alice", "bob", "carol")}
@@ -32,7 +35,7 @@ class Crm:
         self.asked: list[str] = []
         self.published = 0
         monkeypatch.setattr(personal_servers, "list_tools", self.list_tools)
-        monkeypatch.setattr(personal_servers, "call_tool", self.call_tool)
+        monkeypatch.setattr(personal_servers, "send_alone", self.send_alone)
         credentials = Credentials("crm", UpstreamAuth("pass-through"))
         server = McpServer(url="https://crm.example/mcp", name="crm", headers={"authorization": "Bearer of-all"})
         self.server = PersonalServer(server, credentials, BackendOptions(), self.publish)
@@ -47,7 +50,10 @@ class Crm:
             raise BadSource("https://crm.example/mcp answered 401 Unauthorized; give the headers it asks for")
         return ServerListing("crm", "", listed)
 
-    async def call_tool(self, server: McpServer, name: str, arguments: Any, timeout: float) -> Any:
+    async def send_alone(self, server: McpServer, request: ServerRequest, call: ClientCall, timeout: float) -> Any:
+        sent = request.make({})
+        assert isinstance(sent, types.CallToolRequest)
+        name = sent.params.name
         self.asked.append(f"{name} {server.headers['Authorization']}")
         if name == "broken":
             raise BadSource(f"https://crm.example/mcp {server.headers['Authorization']} broke")
@@ -140,13 +146,13 @@ def test_calls_are_made_with_the_callers_own_token(crm: Crm, caplog: pytest.LogC
         await crm.seen("bob")
         listed = crm.server.listed
         crm.asked.clear()
-        await crm.server.call(listed["crm/a"], {}, CALLERS["alice"], "alice")
+        await crm.server.call(listed["crm/a"], {}, CALLERS["alice"], "alice", ClientCall())
         assert crm.asked == ["a Bearer alice"]
         for caller in (CALLERS["bob"], CALLERS["carol"], Caller("staff"), Caller("alice")):
             with pytest.raises(UnknownTool):
-                await crm.server.call(listed["crm/a"], {}, caller, "alice")
+                await crm.server.call(listed["crm/a"], {}, caller, "alice", ClientCall())
         with pytest.raises(BackendDown) as raised:
-            await crm.server.call(listed["crm/broken"], {}, CALLERS["alice"], "alice")
+            await crm.server.call(listed["crm/broken"], {}, CALLERS["alice"], "alice", ClientCall())
         assert "Bearer" not in str(raised.value)
         assert "crm.example" not in str(raised.value)
 

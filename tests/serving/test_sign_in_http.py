@@ -222,7 +222,7 @@ def test_the_gateway_takes_tokens(issuer: Issuer, tmp_path: Path, mode: str) -> 
         async with small_http("mail") as mail, small_http("bank") as bank:
             document = {"mcpServers": {"mail": mail, "bank": bank}}
             async with gateway(tmp_path / "t.db", document, audit=tmp_path / "audit") as made:
-                made.access = Access(made.access.scout, sign_in=sign_in_with(issuer))
+                made.callers.access = Access(made.access.scout, sign_in=sign_in_with(issuer))
                 made.access.scout.store.put_principal(Principal("post", allow=("mail/*",)))
                 async with serving(transports.make_app(made, ServeOptions())) as url:
                     token = token_for(issuer, "team-a")
@@ -249,7 +249,7 @@ def test_the_gateway_takes_tokens(issuer: Issuer, tmp_path: Path, mode: str) -> 
 def test_a_session_belongs_to_one_person(issuer: Issuer, tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path / "t.db") as made:
-            made.access = Access(made.access.scout, sign_in=sign_in_with(issuer))
+            made.callers.access = Access(made.access.scout, sign_in=sign_in_with(issuer))
             async with serving(transports.make_app(made, ServeOptions())) as url, httpx2.AsyncClient() as web:
                 start = {
                     "jsonrpc": "2.0", "id": 1, "method": "initialize",

@@ -205,6 +205,14 @@ def test_a_statement_that_takes_too_long(postgres: Postgres) -> None:
         assert store.add(tools(3)).added == 1
 
 
+def test_an_add_takes_longer_the_more_tools_there_are(url: str) -> None:
+    many = [tool(f"tool_{number:05}", f"Does {number}. " + "word " * 60, f"n{number % 50}") for number in range(15_000)]
+    with PostgresStore(f"{url}&statement_timeout=0.4") as store:
+        assert store.add(many).added == len(many)  # one of its statements takes over a second
+        with pytest.raises(StoreUnavailable, match="statement_timeout"), store._server.reading() as db:
+            db.execute("SELECT pg_sleep(5)")
+
+
 def test_46587_tools_are_added_within_a_minute(url: str) -> None:
     many = [tool(f"tool_{number:05}", f"Does {number}. " + "word " * 60, f"n{number % 50}") for number in range(46_587)]
     with PostgresStore(url) as store:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -59,6 +59,10 @@ def mcp(
     pin: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="A tool that is always listed; may be repeated.")
     ] = None,
+    expose: Annotated[
+        Literal["pins", "auto"],
+        typer.Option(help="auto: also list the tools that the conversation has used, at the end of the list."),
+    ] = "pins",
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Hold back a tool that changes in any way, until: toolscout approve.")
     ] = False,
@@ -152,7 +156,7 @@ def mcp(
         held = holding.Quarantine(scout.store.approvals()) if quarantine or held_level else None
         allowed = tuple(allow_target or ())
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, allowed, peers, held_level)
-        options = GatewayOptions(pins=tuple(pin or ()), key=key)
+        options = GatewayOptions(pins=tuple(pin or ()), expose=expose, key=key)
         gateway = Gateway(access, backends, options, Audit(audit))
         if served is None:
             check_key(access, key)

@@ -32,6 +32,12 @@ class Secrets:
         # Longest first: of two secrets one may hold the other.
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
 
+    def joined(self, other: Secrets) -> Secrets:
+        """Return these secrets and those of another."""
+        made = Secrets()
+        made._forms = sorted({*self._forms, *other._forms}, key=lambda form: (-len(form), form))
+        return made
+
     def mask(self, text: str) -> str:
         """Return the text with *** for each secret, also as JSON, an address or base64 writes it."""
         for form in self._forms:

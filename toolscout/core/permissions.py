@@ -122,6 +122,10 @@ class Rules:
         """Return whether the principal may see a tool of this id."""
         return _permits(self._names(namespace_of(tool_id)), tool_id, self._granted)
 
+    def permits_all(self, namespace: str) -> bool:
+        """Return whether the principal may see every tool of a namespace, whether there are any or not."""
+        return self.everything or self._names(namespace).whole
+
     def compiled(self, namespaces: Iterable[str], ids_of: Callable[[str], Iterable[str]]) -> Allowed:
         """Apply the rules to a catalogue with these namespaces; `ids_of` returns the tool ids of a namespace.
 

@@ -147,6 +147,15 @@ class Access:
                 cached = self._callers[principal] = (self._index.version, caller)
             return cached[1]
 
+    def sees_all_of(self, caller: Caller, namespace: str) -> bool:
+        """Return whether the caller may see every tool of a namespace, whether there are any or not."""
+        if caller.allowed is None or namespace in caller.allowed.namespaces:
+            return True
+        self.named(caller.name)
+        with self._lock:
+            known = self._rules.get(caller.name)
+        return known is not None and known[0].permits_all(namespace)
+
     def require_admin(self, caller: Caller) -> None:
         """Raise Forbidden where the caller may not change the catalogue."""
         if not caller.admin:

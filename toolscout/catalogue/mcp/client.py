@@ -157,19 +157,33 @@ async def call_tool(server: McpServer, name: str, arguments: dict[str, Any], tim
     Raises BadSource where the server cannot be reached or does not answer within `timeout` seconds.
     """
 
-    async def call(transport: Any, scope: Any) -> Any:
+    async def call(client: Any, _: Any) -> Any:
+        return await send_call(client, name, arguments)
+
+    return await with_client(server, timeout, call)
+
+
+async def with_client(
+    server: McpServer, timeout: float, use: Callable[[Any, Any], Awaitable[_Answer]], **callbacks: Any
+) -> _Answer:
+    """Connect to the server for one call, and return what `use` returns for the client and its cancel scope.
+
+    `callbacks` are those of the SDK's Client. Raises BadSource as call_tool does.
+    """
+
+    async def connected(transport: Any, scope: Any) -> _Answer:
         from mcp import Client
 
         from toolscout.catalogue.mcp.messages import Guard
 
-        async with Client(guarded(transport, Guard()), cache=None) as client:
-            return await send_call(client, name, arguments)
+        async with Client(guarded(transport, Guard()), cache=None, **callbacks) as client:
+            return await use(client, scope)
 
     action = Action("answer the call", "answered the call")
-    return await _with_connection(server, timeout, "calling MCP tools", action, call)
+    return await _with_connection(server, timeout, "calling MCP tools", action, connected)
 
 
-async def send_call(client: Any, name: str, arguments: dict[str, Any], progress: Any = None) -> Any:
+async def send_call(client: Any, name: str, arguments: dict[str, Any]) -> Any:
     """Call a tool through a connected client and return the SDK's CallToolResult. Raises BadSource if it needs input.
 
     The client's own call_tool is not used: it checks the result against the tool's output schema, which may block the
@@ -178,7 +192,7 @@ async def send_call(client: Any, name: str, arguments: dict[str, Any], progress:
     import mcp_types as types
 
     request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
-    result = await client.session.send_request(request, _call_results(), progress_callback=progress)
+    result = await client.session.send_request(request, _call_results())
     if isinstance(result, types.InputRequiredResult):
         raise BadSource("the tool asks for further input, which cannot be given here")
     return result

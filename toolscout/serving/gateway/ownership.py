@@ -21,10 +21,12 @@ from fnmatch import fnmatch
 from typing import Any
 from urllib.parse import urlsplit
 
-from toolscout.catalogue.mcp.client import McpServer, guarded, http, send_call
+from toolscout.catalogue.mcp.client import McpServer, guarded, http
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, MissingExtra, StoreError
-from toolscout.serving.gateway.server_connection import Backend, BackendDown, Progress
+from toolscout.serving.gateway.client_calls import CallsInFlight, ClientCall, Clock
+from toolscout.serving.gateway.server_connection import Backend, BackendDown
+from toolscout.serving.gateway.server_requests import tool_call
 from toolscout.serving.gateway.watchdog import Watchdog
 from toolscout.stores.base import Lease, Leases
 
@@ -235,7 +237,7 @@ class Ownership:
         return self._names[backend.name]
 
     async def call(
-        self, backend: Backend, tool_id: str, arguments: dict[str, Any], headers: CallerHeaders, report: Progress
+        self, backend: Backend, tool_id: str, arguments: dict[str, Any], headers: CallerHeaders, call: ClientCall
     ) -> types.CallToolResult:
         """Call a tool here, or at the gateway that runs its server; that one checks the caller's key itself.
 
@@ -245,7 +247,7 @@ class Ownership:
         deadline, fresh = anyio.current_time() + _MOVING_SECONDS, False
         while True:
             if backend.name in self._held:
-                return await backend.call(tool_id, arguments, report)
+                return await backend.call(tool_id, arguments, call)
             if headers.forwarded:
                 raise MCPError(NOT_OWNER, f"the server {backend.name} is not run by this gateway; nothing was called")
             owner = None if fresh else self._owners.get(backend.name)
@@ -256,7 +258,7 @@ class Ownership:
                 if owner is not None and owner != self._me:
                     if problem:
                         raise BackendDown(f"the server {backend.name} {problem}")
-                    return await self._forward(backend, owner, tool_id, arguments, headers, report)
+                    return await self._forward(backend, owner, tool_id, arguments, headers, call)
             except StoreError:
                 problem = "cannot be reached while the database does not answer"
             except _NotTaken as error:
@@ -273,7 +275,7 @@ class Ownership:
         tool_id: str,
         arguments: dict[str, Any],
         headers: CallerHeaders,
-        report: Progress,
+        call: ClientCall,
     ) -> types.CallToolResult:
         """Call a tool through another gateway. Raises _NotTaken where it has certainly not been called."""
         sent = {FORWARDED: "1"} | ({"Authorization": f"Bearer {headers.key}"} if headers.key else {})
@@ -282,11 +284,9 @@ class Ownership:
         link = guarded(http(server, _CONNECT_SECONDS, refusals, True), Guard())
         gone = False
         longest = self._timeout + _ANSWER_SECONDS
-        with anyio.move_on_after(longest) as scope:
-
-            async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-                scope.deadline = anyio.current_time() + longest
-                await report(progress, total, message)
+        in_flight = CallsInFlight("", lambda: None)
+        call.clock = clock = Clock(longest)
+        with clock.scope as scope, in_flight.working_on(call):
 
             async def watch() -> None:
                 """End the call when its gateway runs the server no more: a machine that vanished does not say so."""
@@ -297,13 +297,14 @@ class Ownership:
                 scope.cancel()
 
             try:
+                callbacks = in_flight.callbacks(call.capabilities)
                 async with (
-                    Client(link, cache=None, mode=LATEST_MODERN_VERSION) as client,
+                    Client(link, cache=None, mode=LATEST_MODERN_VERSION, **callbacks) as client,
                     anyio.create_task_group() as tasks,
                 ):
                     tasks.start_soon(watch)
-                    called = {"name": tool_id, "arguments": arguments}
-                    result: types.CallToolResult = await send_call(client, "call_tool", called, on_progress)
+                    request = tool_call("call_tool", {"name": tool_id, "arguments": arguments})
+                    result: types.CallToolResult = await request.send(client, call)
                     tasks.cancel_scope.cancel()
                 return result
             except Exception as error:

@@ -18,13 +18,15 @@ import mcp_types as types
 
 from toolscout.catalogue.base import ReadOptions, unique
 from toolscout.catalogue.importers import mcp as importer
-from toolscout.catalogue.mcp.client import McpServer, ServerListing, call_tool, list_tools
+from toolscout.catalogue.mcp.client import McpServer, ServerListing, list_tools
 from toolscout.core.masking import Secrets
 from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadSource, ToolscoutError, UnknownTool
 from toolscout.serving.access import Caller
+from toolscout.serving.gateway.client_calls import ClientCall
 from toolscout.serving.gateway.masking import masked
 from toolscout.serving.gateway.server_connection import BackendDown, BackendOptions
+from toolscout.serving.gateway.server_requests import send_alone, tool_call
 from toolscout.serving.gateway.upstream_auth import Credentials, NoCredentials
 
 WANTS_SIGN_IN = "wants a sign-in before it lists its tools"
@@ -114,7 +116,7 @@ class PersonalServer:
             done.set()
 
     async def call(
-        self, tool: Tool, arguments: Mapping[str, Any], caller: Caller, token: str | None
+        self, tool: Tool, arguments: Mapping[str, Any], caller: Caller, token: str | None, call: ClientCall
     ) -> types.CallToolResult:
         """Call a tool in the caller's name. Raises UnknownTool, NoCredentials or BackendDown."""
         listed = self.listed.get(tool.id)
@@ -122,9 +124,11 @@ class PersonalServer:
             raise UnknownTool(f"{tool.id} is not, or not any more, a tool of its server; search again")
         server = await self._server_for(caller, token)
         try:
-            name = str(listed.origin.details["tool"])
-            result: types.CallToolResult = await call_tool(server, name, dict(arguments), self._options.timeout)
-            return masked(result, Secrets(headers=server.headers))
+            own = Secrets(headers=server.headers)
+            call.secrets = call.secrets.joined(own)
+            request = tool_call(str(listed.origin.details["tool"]), arguments)
+            result: types.CallToolResult = await send_alone(server, request, call, self._options.timeout)
+            return masked(result, own)
         except ToolscoutError as error:
             self._note(error, server)
             raise BackendDown(

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 from toolscout.catalogue.poisoning import scan_result
 from toolscout.core import tracing, vendor_formats
@@ -21,8 +20,13 @@ from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, Unauthorized, UnknownTool
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.audit import Audit
+from toolscout.serving.gateway.callers import Callers
+from toolscout.serving.gateway.client_calls import Interruptions
+from toolscout.serving.gateway.listed_tools import Conversation, ListedTools
+from toolscout.serving.gateway.offer_requests import OfferRequests
 from toolscout.serving.gateway.ownership import headers_of
 from toolscout.serving.gateway.sources import Backends
+from toolscout.serving.gateway.subscribers import TOOLS, Subscribers
 
 try:
     import anyio
@@ -30,13 +34,10 @@ try:
     import mcp_types as types
     from mcp import MCPError
     from mcp.server.lowlevel.server import NotificationOptions, Server
-    from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
-    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
     from toolscout.serving.gateway.argument_process import ArgumentChecks
-    from toolscout.serving.limits import Gate
-    from toolscout.serving.middleware import REQUEST_ID, key_of
-    from toolscout.serving.problems import Problem, public_message
+    from toolscout.serving.middleware import REQUEST_ID
+    from toolscout.serving.problems import public_message
     from toolscout.serving.prometheus import Metrics, escaped_label
 except ImportError:
     raise MissingExtra("serving", "serve") from None
@@ -44,16 +45,19 @@ except ImportError:
 PASS_THROUGH = 10
 """A catalogue with fewer tools than this is listed whole, without search_tools."""
 MAX_K = 50
-_QUEUED, _LONGEST_S = 64, 60.0  # requests that may wait for a thread, and seconds until they fail
 _CLOSEST = 3  # ids shown where nothing fits
-_MAX_CALLERS = 1024  # whose list of tools is remembered
+_SHOWN_SERVERS, _SHOWN_MISSING = 20, 10
+_MAX_COUNTED = 1_024  # callers whose tools are counted by server
+_CallResult = types.CallToolResult | types.InputRequiredResult
 _log = logging.getLogger("toolscout.gateway")
-_T = TypeVar("_T")
 
 INSTRUCTIONS = (
-    "Behind this server stand many more tools than are listed. To use one: search_tools with what should be done, in "
-    "plain words; then call_tool with a name from the answer and arguments that fit its inputSchema. When the answer "
-    "says that nothing fits or that no tool is needed, go on without a tool."
+    "Behind this server stand many more tools than are listed. Search whenever a request needs something that you do "
+    "not know or cannot do by yourself: to look something up; to read, change or send data, files or messages; to use "
+    "a service; to run something. Search before you say that something cannot be done, and before you ask the user to "
+    "do it. Call search_tools once for each thing to be done, in plain words; then call_tool with a name from the "
+    "answer and arguments that fit its inputSchema. Do not guess names. When the answer says that nothing fits or that "
+    "no tool is needed, go on without a tool; when it notes that a server does not answer, tell the user."
 )
 _ADVICE = {
     "use": "Use call_tool with one of these names and arguments that fit its inputSchema.",
@@ -111,12 +115,13 @@ _META = {tool.name: tool for tool in META_TOOLS}
 class GatewayOptions:
     """Options of the gateway.
 
-    `pins`: ids of tools that are always listed. `key`: the API key of a client over stdio. `pass_through`: a catalogue
-    with fewer tools is listed whole. `budget`: tokens of a search's answer. `start`: seconds that the first list of
-    tools waits for the servers behind the gateway.
+    `pins`: ids of tools that are always listed. `expose`: "auto" also lists the tools that a conversation has used.
+    `key`: the API key of a client over stdio. `pass_through`: a catalogue with fewer tools is listed whole. `budget`:
+    tokens of a search's answer. `start`: seconds that the first list of tools waits for the servers behind the gateway.
     """
 
     pins: tuple[str, ...] = ()
+    expose: Literal["pins", "auto"] = "pins"
     key: str | None = field(default=None, repr=False)
     pass_through: int = PASS_THROUGH
     budget: int = 4_000
@@ -124,12 +129,12 @@ class GatewayOptions:
 
 
 class _Server(Server[Any]):
-    """An MCP server that announces, over either transport, that its list of tools may change."""
+    """An MCP server that announces, over either transport, that its lists may change."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        options = notification_options or NotificationOptions(tools_changed=True)
+        options = notification_options or NotificationOptions(True, True, True)
         return super().create_initialization_options(options, *args, **kwargs)
 
 
@@ -142,29 +147,41 @@ class Gateway:
         """Build `server`, which can be run over any transport inside `backends.running()`."""
         from toolscout import __version__
 
-        self.access = access
         self.backends = backends
         self.options = options or GatewayOptions()
         self._audit = audit or Audit(None)
         self.metrics = Metrics()
-        # By caller's identity: a caller is notified only of changes to its own list.
-        self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
         self.checks = ArgumentChecks()
-        self._gate = Gate(2, _QUEUED, _LONGEST_S)
-        # By caller's identity: its key, and the tools it was listed, in order.
-        self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
-        self._shown_lock = threading.Lock()
-        self._connections: dict[int, tuple[Any, str]] = {}  # by id(): a connection and its caller's identity
-        self._unchecked_pins = self.options.pins
+        self.callers = Callers(access, self.options.key)
+        self._in_thread = self.callers.in_thread
+        self._subscribers = Subscribers()
+        self._interruptions = Interruptions(lambda: backends.tasks)
+        pins, pass_through, expose = self.options.pins, self.options.pass_through, self.options.expose == "auto"
+        self._listed = ListedTools(lambda: self.access, backends.seen_by, _META, pins, pass_through, expose)
         backends.changed = self._catalogue_changed
+        # By caller's identity: the version of its catalogue, and its tools by server.
+        self._counted: dict[str, tuple[int, dict[str, int]]] = {}
         self.server: Server[Any] = _Server(
             "toolscout",
             version=__version__,
             instructions=INSTRUCTIONS,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=self._listen,
         )
+        OfferRequests(
+            backends,
+            self.callers,
+            self._interruptions,
+            self._subscribers,
+            self._audit,
+            self.metrics,
+            self.options.start,
+        ).add_to(self.server)
+
+    @property
+    def access(self) -> Access:
+        """What callers may do."""
+        return self.callers.access
 
     def metrics_text(self) -> str:
         """Return the metrics for Prometheus: of requests and calls, and which servers answer."""
@@ -183,30 +200,19 @@ class Gateway:
 
     async def _list_tools(self, ctx: Any, _: Any) -> types.ListToolsResult:
         await self.backends.ready(self.options.start)
-        await anyio.to_thread.run_sync(self._check_pins)
-        key = self._key(ctx)
+        await anyio.to_thread.run_sync(self._listed.check_pins)
+        key = self.callers.key(ctx)
         try:
             await self._introduce(key)
-            if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-                self._track_connection(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).identity)
-            return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
+            who = (await self.callers.caller(ctx)).identity
+            self._subscribers.track(ctx, who, key)
+            conversation = self._listed.conversation(ctx, who, key)
+            shown = await self._in_thread(lambda: self._listed.show(conversation))
+            return types.ListToolsResult(tools=list(shown.values()))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
 
-    async def _listen(
-        self, ctx: Any, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        key = self._key(ctx)
-        try:
-            caller = await self._in_thread(lambda: self.access.caller(key))
-        except ToolscoutError as error:
-            raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
-        if caller.identity not in self._buses:
-            bus = InMemorySubscriptionBus()
-            self._buses[caller.identity] = (bus, ListenHandler(bus))
-        return await self._buses[caller.identity][1](ctx, params)
-
-    async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> _CallResult:
         headers = ctx.request.headers if ctx.request is not None else {}
         token = tracing.request_id.set(tracing.checked_request_id(headers.get(REQUEST_ID)))
         in_meta = "traceparent" in (getattr(params, "meta", None) or {})  # the SDK has taken the context from there
@@ -223,30 +229,30 @@ class Gateway:
         finally:
             tracing.request_id.reset(token)
 
-    async def _answer_call(
-        self, ctx: Any, params: types.CallToolRequestParams, span: tracing.Span
-    ) -> types.CallToolResult:
+    async def _answer_call(self, ctx: Any, params: types.CallToolRequestParams, span: tracing.Span) -> _CallResult:
         began = time.perf_counter()
         who: Caller | str = "unknown"
-        action, tool_id, ok = "call", "", False
+        action, tool_id, ok, asks = "call", "", False, False
         try:
-            key = self._key(ctx)
+            key = self.callers.key(ctx)
             await self._introduce(key)
             who = await self._in_thread(lambda: self._caller(key))
+            conversation = self._listed.conversation(ctx, who.identity, key)
             name, arguments = params.name, params.arguments or {}
             if name in _META:
                 action = name.partition("_")[0]
                 arguments, wrong = await self.checks.repaired(who.identity, arguments, _META[name].input_schema)
                 if wrong:
                     raise BadRequest(f"the arguments of {name} do not fit: {'; '.join(wrong)}")
-            elif who.identity not in self._shown:  # another gateway process listed the tools for this caller
-                await self._in_thread(lambda: self._show(key))
+            elif not self._listed.known(conversation):  # another gateway process listed the tools for this caller
+                await self._in_thread(lambda: self._listed.show(conversation))
             span.set(gen_ai__tool__name=params.name if name in _META else None, gen_ai__tool__type="function")
+            result: _CallResult
             if action == "search":
                 result = await self._search(who, arguments["query"], arguments.get("k", 5))
             else:
                 called = arguments["name"] if name in _META else name
-                tool = await self._find_tool(who, called, listed=name not in _META)
+                tool = await self._find_tool(who, conversation, called, listed=name not in _META)
                 tool_id = tool.id
                 span.set(gen_ai__tool__name=tool_id)
                 if action == "describe":
@@ -257,10 +263,15 @@ class Gateway:
                     )
                 else:
                     tool_arguments = arguments.get("arguments", {}) if name in _META else arguments
-                    result = await self._call(ctx, who, tool, tool_arguments)
+                    result = await self._call(ctx, params, who, tool, tool_arguments)
+            if isinstance(result, types.InputRequiredResult):
+                asks = ok = True
+                return result
             ok = not result.is_error
             if not ok:
                 span.failed("tool_error")
+            elif action == "call" and self._listed.use(conversation, tool_id):
+                await self._subscribers.tell(TOOLS, {who.identity}, conversation.connection)
             span.content("gen_ai.tool.call.arguments", arguments)
             span.content("gen_ai.tool.call.result", result.content)
             return result
@@ -269,12 +280,13 @@ class Gateway:
             return _error_result(public_message(error))
         finally:
             seconds = time.perf_counter() - began
-            if action == "call" and tool_id:
+            if action == "call" and tool_id and not asks:
                 self.metrics.observe_call(tool_id, ok, seconds)
                 about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool_id}
                 tracing.record("toolscout.call.duration", seconds, "s", "Duration of calls of tools.", **about)
             self.metrics.observe(f"mcp {action}", 200 if ok else 500, seconds)
-            self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
+            if not asks:  # the call is recorded with its result
+                self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
 
     async def _introduce(self, key: str | None) -> None:
         """Have servers that are used in callers' own names list their tools for this one."""
@@ -293,12 +305,12 @@ class Gateway:
 
         return await self._in_thread(search)
 
-    async def _find_tool(self, caller: Caller, name: str, listed: bool) -> Tool:
+    async def _find_tool(self, caller: Caller, conversation: Conversation, name: str, listed: bool) -> Tool:
         """Return the tool of a name. Raises UnknownTool where there is none, MCPError for the name of a listed tool."""
 
         def find() -> Tool:
             try:
-                return self.access.describe(caller, self._tool_id(caller, name))
+                return self.access.describe(caller, self._listed.tool_id(conversation, name))
             except UnknownTool:
                 if listed:  # the error that the protocol defines for this
                     raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {clean_text(name)[:200]}") from None
@@ -308,19 +320,25 @@ class Gateway:
 
         return await self._in_thread(find)
 
-    async def _call(self, ctx: Any, caller: Caller, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
+    async def _call(
+        self, ctx: Any, params: types.CallToolRequestParams, caller: Caller, tool: Tool, arguments: Mapping[str, Any]
+    ) -> _CallResult:
         wrong = await self.checks.problems(caller.identity, arguments, tool.input_schema)
         if wrong:
             return _error_result(
                 f"the arguments do not fit {tool.id}: {'; '.join(wrong)}. Correct them and call it again; "
                 "describe_tool shows its inputSchema"
             )
+        own = self.callers.key(ctx)
+        headers = headers_of(ctx.request.headers if ctx.request is not None else {}, own)
         try:
-            own = self._key(ctx)
-            headers = headers_of(ctx.request.headers if ctx.request is not None else {}, own)
-            report = ctx.session.report_progress
-            result = await self.backends.call(tool, arguments, report, caller, own, headers)
-            return await _marked(result, tool.id)
+            result: _CallResult = await self._interruptions.run(
+                ctx,
+                params,
+                caller.identity,
+                lambda call: self.backends.call(tool, arguments, call, caller, own, headers),
+            )
+            return result if isinstance(result, types.InputRequiredResult) else await _marked(result, tool.id)
         except (MCPError, ToolscoutError):
             raise
         except Exception:  # the client gets an answer, whatever the server does
@@ -341,11 +359,42 @@ class Gateway:
             record["tools"].append(entry | self._unavailable(tool.namespace))
         if answer.verdict == "nothing_fits" and answer.considered:
             record["closest"] = [hit.tool_id for hit in answer.considered[:_CLOSEST]]
-        record |= {"searched": answer.searched, "version": answer.version}
+        counts = self._counts(caller, answer.version)
+        record |= {"searched": answer.searched, "servers": dict(list(counts.items())[:_SHOWN_SERVERS])}
+        if len(counts) > _SHOWN_SERVERS:
+            record["more_servers"] = len(counts) - _SHOWN_SERVERS
+        record["version"] = answer.version
         notes = [] if answer.searched else list(answer.notes)
+        notes += self._missing(caller, counts)
         if answer.words_only and answer.searched:  # Scout's own note names a command, which a model cannot run
             notes.append(_WORDS_ONLY.format(f"{answer.words_only:,}", f"{answer.searched:,}"))
         return record | ({"notes": notes} if notes else {})
+
+    def _counts(self, caller: Caller, version: int) -> dict[str, int]:
+        """Return how many tools of each server the caller may see: first the gateway's servers, then the largest."""
+        known = self._counted.get(caller.identity)
+        if known is None or known[0] != version:
+            found = self.access.namespaces(caller)
+            own = set(self.backends.server_names())
+            ranked = sorted(found, key=lambda name: (name not in own, -found[name], name))
+            if len(self._counted) >= _MAX_COUNTED:
+                self._counted.clear()
+            known = self._counted[caller.identity] = (version, {name: found[name] for name in ranked})
+        return known[1]
+
+    def _missing(self, caller: Caller, counts: Mapping[str, int]) -> list[str]:
+        """Return a note for each server that the caller may know of and whose tools are not all there."""
+        notes = []
+        for name, problem in sorted(self.backends.problems().items()):
+            if name in counts or self.access.sees_all_of(caller, name):
+                count = counts.get(name)
+                known = f"{count:,} of its tools are known from before" if count else "none of its tools is known"
+                notes.append(f"the server {name} {problem}: {known}")
+        for name, held in sorted(self.backends.held_back().items()):
+            if held and self.access.sees_all_of(caller, name):
+                notes.append(f"{held:,} tools of the server {name} are held back until a person approves them")
+        rest = len(notes) - _SHOWN_MISSING
+        return notes if rest <= 0 else [*notes[:_SHOWN_MISSING], f"and {rest:,} more such notes"]
 
     def _tool_or_none(self, caller: Caller, tool_id: str) -> Tool | None:
         try:
@@ -358,79 +407,13 @@ class Gateway:
             return {}
         return {"unavailable": f"the server {namespace} does not answer now; it is tried again by itself"}
 
-    def _show(self, key: str | None) -> dict[str, types.Tool]:
-        """Return the tools to list for a caller: those listed before that still exist, in order, then new ones."""
-        caller = self._caller(key)
-        with self._shown_lock:
-            _, before = self._shown.get(caller.identity, (None, {}))
-            current = self._to_list(caller, before)
-            if len(self._shown) >= _MAX_CALLERS:
-                self._shown.pop(next(iter(self._shown)))
-            shown = {name: current[name] for name in before if name in current} | current
-            self._shown[caller.identity] = (key, shown)
-            return shown
-
-    def _to_list(self, caller: Caller, before: Mapping[str, types.Tool]) -> dict[str, types.Tool]:
-        """Return the tools to list for a caller, given those listed `before`: each of these stays while it exists."""
-        few = self.access.count(caller) < self.options.pass_through
-        tools = {tool.id: tool for tool in self.access.list(caller, limit=self.options.pass_through)} if few else {}
-        for tool_id in (*self.options.pins, *(name for name in before if name not in _META)):
-            tool = tools.get(tool_id) or self._tool_or_none(caller, tool_id)
-            if tool is not None:
-                tools[tool_id] = tool
-        with_meta = not few or not _META.keys().isdisjoint(before)
-        return (_META if with_meta else {}) | {tool_id: _mcp_tool(tool) for tool_id, tool in tools.items()}
-
-    def _check_pins(self) -> None:
-        """Log once which pins name no tool, as a misspelt one would be missing silently."""
-        unchecked, self._unchecked_pins = self._unchecked_pins, ()
-        for pin in unchecked:
-            if pin not in self.backends.scout.store.ids(pin.partition("/")[0]):
-                _log.warning("--pin %s: there is no such tool now; give its id, namespace/name", clean_text(pin)[:200])
-
-    def _tool_id(self, caller: Caller, name: str) -> str:
-        """Return the id for a name: an id itself, or the name under which a tool is or could be listed."""
-        if "/" in name:
-            return name
-        _, shown = self._shown.get(caller.identity, (None, {}))
-        for tool_id, tool in shown.items():
-            if tool.name == name and tool_id not in _META:
-                return tool_id
-        namespace, _, rest = name.partition("__")
-        return f"{namespace}/{rest}"
-
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        """Run work in a thread, callers taking turns; raises BadRequest at once where too many wait."""
-        try:
-            return await self._gate.run(work)
-        except Problem:
-            raise BadRequest("too many requests at once; wait a second and ask again") from None
-
-    def _key(self, ctx: Any) -> str | None:
-        return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
-
-    def _track_connection(self, session: Any, name: str) -> None:
-        """Keep a connection of the older protocol while it lasts, to notify it of changes; `name`: whose it is."""
-        connection = session._connection
-        if id(connection) not in self._connections:
-            self._connections[id(connection)] = (connection, name)
-            connection.exit_stack.callback(self._connections.pop, id(connection), None)
-
     async def _catalogue_changed(self) -> None:
         """Notify the clients of those callers whose list has changed."""
-        concerned: set[str] = set()
-        for name, (key, before) in list(self._shown.items()):
-            try:
-                if await anyio.to_thread.run_sync(self._show, key) != before:
-                    concerned.add(name)
-            except ToolscoutError as error:  # the key was revoked
-                _log.debug("no list for a caller any more: %s", error)
-        for name in concerned & self._buses.keys():
-            await self._buses[name][0].publish(ToolsListChanged())
-        for connection, name in list(self._connections.values()):
-            if name in concerned:
-                with anyio.move_on_after(1):  # a client that does not read must not delay the others
-                    await connection.send_tool_list_changed()
+        changed = await anyio.to_thread.run_sync(self._listed.changed)
+        await self._subscribers.tell(TOOLS, {one.who for one in changed if one.connection is None})
+        for one in changed:
+            if one.connection is not None:
+                await self._subscribers.tell(TOOLS, {one.who}, one.connection)
 
 
 def run(serve: Callable[..., Awaitable[None]], *args: object) -> None:
@@ -444,13 +427,6 @@ def check_key(access: Access, key: str | None) -> None:
         access.caller(key)
     except Unauthorized as error:
         raise Unauthorized(f"{error}; give a key with --key or TOOLSCOUT_KEY") from None
-
-
-def _mcp_tool(tool: Tool) -> types.Tool:
-    try:
-        return types.Tool.model_validate(vendor_formats.to_wire(tool, "mcp"))
-    except ValueError:  # such as invalid annotations: list the tool without them
-        return types.Tool.model_validate(vendor_formats.to_wire(tool, "mcp", "signatures"))
 
 
 async def _marked(result: types.CallToolResult, tool_id: str) -> types.CallToolResult:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from toolscout.catalogue.base import ReadOptions, unique
 from toolscout.catalogue.importers import mcp as importer
@@ -28,32 +28,32 @@ from toolscout.catalogue.mcp.client import (
     http,
     last_lines,
     list_pages,
-    send_call,
     stdio,
 )
 from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadSource, MissingExtra, ToolscoutError, UnknownTool
+from toolscout.serving.gateway.client_calls import CallsInFlight, ClientCall, Clock
+from toolscout.serving.gateway.offers import Offers, list_offers
+from toolscout.serving.gateway.server_requests import ServerRequest, tool_call
 
 try:
     import anyio
     import anyio.to_thread
     import mcp_types as types
     from mcp import Client, MCPError
-    from mcp.client.subscriptions import SubscriptionLost
+    from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+    from pydantic import ValidationError
 
     from toolscout.catalogue.mcp.messages import REFUSED, Guard
     from toolscout.catalogue.mcp.stdio import Guarding, Tail
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
-Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+OfferKind = Literal["resources", "prompts"]
 _log = logging.getLogger("toolscout.gateway")
 _BURST = 0.05  # seconds in which several changes count as one
 _SETTLED = 10.0  # seconds a connection must last for the pause before a restart to be short again
-# Progress reports of one call that may wait for the client to read them, and characters of each message.
-_MAX_REPORTS = 100
-_MAX_REPORT_CHARS = 1_000
 # Problems with single tools that are logged for one list.
 _SHOWN_PROBLEMS = 20
 # After a list of tools, the wait until the next one, as a multiple of the time that it took.
@@ -94,26 +94,47 @@ class BackendDown(ToolscoutError):
         super().__init__(message, public=message)
 
 
+class Listeners(Protocol):
+    """Who is told what a server says by itself."""
+
+    async def tools_listed(self, backend: Backend, tools: list[Tool]) -> None:
+        """Take a new list of the server's tools."""
+
+    async def offers_changed(self, backend: Backend, kinds: Collection[OfferKind]) -> None:
+        """Hear that the server's resources or prompts have changed."""
+
+    async def resource_updated(self, backend: Backend, uri: str) -> None:
+        """Hear that a resource has changed to which somebody subscribed."""
+
+    def connected_client(self) -> ClientCall | None:
+        """Return the client for what concerns no call; None where there is none, or several."""
+
+
 class Backend:
     """One MCP server. `problem` says why it does not answer; "" while it does."""
 
-    def __init__(
-        self, server: McpServer, options: BackendOptions, publish: Callable[[Backend, list[Tool]], Awaitable[None]]
-    ) -> None:
-        """Take a server, which run() starts; `publish` is called with each new list of its tools."""
+    def __init__(self, server: McpServer, options: BackendOptions, listeners: Listeners) -> None:
+        """Take a server, which run() starts."""
         self.server = server
         self.name = clean_text(server.name)
         self.problem = "is being started"
         self.tried = anyio.Event()  # set once it has listed its tools or failed to
         self.guard: Guarding | None = None  # of the process of a stdio server
+        self.offers = Offers()
         self._options = options
-        self._publish = publish
+        self._listeners = listeners
+        self._in_flight = CallsInFlight(self.name, listeners.connected_client)
         self._client: Client | None = None
         self._connected: Client | None = None  # becomes `_client` when `admit` says which tools may be called
         self._listed: list[Tool] | None = None
         self._names: dict[str, str] = {}  # tool id -> the server's name for it; only of tools that may be called
         self._changed = AutoResetEvent()
+        self._offers_changed = AutoResetEvent()
         self._logged: frozenset[str] = frozenset()  # the problems of the last list
+        self._subscribed: frozenset[str] = frozenset()
+        self._subscriptions_changed = AutoResetEvent()
+        self._listening: anyio.CancelScope | None = None  # around a stream of events, which names the resources
+        self._log_level: types.LoggingLevel | None = None
         self._up = anyio.Event()
         self._up_at = math.inf
         self._lost_at = -math.inf
@@ -140,40 +161,34 @@ class Backend:
             self._client, self._up_at, self.problem = self._connected, anyio.current_time(), ""
             self._up.set()
 
-    async def call(self, tool_id: str, arguments: dict[str, Any], report: Progress) -> types.CallToolResult:
+    async def call(self, tool_id: str, arguments: dict[str, Any], call: ClientCall) -> types.CallToolResult:
         """Call a tool that the server lists now, and return its result.
 
-        Cancelling this cancels the call on the server; each progress report restarts the timeout. Raises UnknownTool
-        where the server does not list the tool or it is held back, BackendDown where the server does not answer,
-        ToolscoutError where its answer is beyond the limits, MCPError where the server answers with an error.
+        Raises UnknownTool where the server does not list the tool or it is held back, and what `request` raises.
+        """
+        await self._wait_until_up()
+        name = self._names.get(tool_id)
+        if name is None and self._client is not None:
+            raise UnknownTool(f"{tool_id} is not, or not any more, a tool of its server; search again")
+        result: types.CallToolResult = await self.request(tool_call(name or "", arguments), call)
+        return result
+
+    async def request(self, request: ServerRequest, call: ClientCall) -> Any:
+        """Send a request to the server for a client's call, and return its result.
+
+        Cancelling this cancels the request on the server; each progress report restarts the timeout, which stands still
+        while the client is asked something. Raises BackendDown where the server does not answer, ToolscoutError where
+        its answer is beyond the limits, MCPError where the server answers with an error.
         """
         timeout = self._options.timeout
-        with anyio.move_on_after(self._options.connect) as scope:
-            if self.tried.is_set():  # a server that just ended may be back in a moment
-                scope.deadline = self._lost_at + self._options.grace
-            await self._up.wait()
+        await self._wait_until_up()
         client = self._client
         if client is None:
             raise BackendDown(f"the server {self.name} does not answer: it {self.problem}. It is tried again by itself")
-        name = self._names.get(tool_id)
-        if name is None:
-            raise UnknownTool(f"{tool_id} is not, or not any more, a tool of its server; search again")
-        reporting = 0
-        with anyio.move_on_after(timeout) as scope:
-
-            async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-                nonlocal reporting
-                scope.deadline = anyio.current_time() + timeout
-                if reporting < _MAX_REPORTS:
-                    reporting += 1
-                    try:
-                        await report(progress, total, message and message[:_MAX_REPORT_CHARS])
-                    finally:
-                        reporting -= 1
-
+        call.clock = clock = Clock(timeout)
+        with clock.scope, self._in_flight.working_on(call):
             try:
-                result: types.CallToolResult = await send_call(client, name, arguments, on_progress)
-                return result
+                return await request.send(client, call)
             except MCPError as error:
                 if error.code == REFUSED:
                     problem = f"the server {self.name} was called, but {clean_text(str(error))[:300]}; ask it for less"
@@ -184,6 +199,42 @@ class Backend:
                     raise
                 raise BackendDown(f"the server {self.name} ended during the call; it is started again") from None
         raise BackendDown(f"the server {self.name} did not answer within {timeout:g} s; the call was cancelled there")
+
+    def subscribe(self, uris: Collection[str]) -> None:
+        """Have the server tell when one of these resources changes, and no others."""
+        if self._subscribed != (wanted := frozenset(uris)):
+            self._subscribed = wanted
+            self._subscriptions_changed.set()
+            if self._listening is not None:
+                self._listening.cancel()
+
+    async def set_log_level(self, level: types.LoggingLevel) -> None:
+        """Have the server send log messages of this level and above, now and when it is started again."""
+        self._log_level = level
+        if self._connected is not None:
+            await self._send_log_level(self._connected)
+
+    async def roots_changed(self) -> None:
+        """Tell the server that the client's roots have changed."""
+        if self._connected is not None and self._connected.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+            await self._connected.session.send_notification(types.RootsListChangedNotification())
+
+    async def _wait_until_up(self) -> None:
+        """Wait for a server that is being started, or has just ended and may be back in a moment."""
+        with anyio.move_on_after(self._options.connect) as scope:
+            if self.tried.is_set():
+                scope.deadline = self._lost_at + self._options.grace
+            await self._up.wait()
+
+    async def _send_log_level(self, client: Client) -> None:
+        has = client.server_capabilities
+        if self._log_level is None or has.logging is None or client.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return  # those of the newest protocol are told with each request
+        request = types.SetLevelRequest(params=types.SetLevelRequestParams(level=self._log_level))
+        try:
+            await client.session.send_request(request, types.EmptyResult, self._options.connect)
+        except MCPError as error:
+            _log.debug("%s: the level of its log was not set: %s", self.name, error)
 
     def start_again(self) -> None:
         """Let calls wait for the server as for one that has just ended; another process ran it until now."""
@@ -239,17 +290,26 @@ class Backend:
         async def on_message(message: Any) -> None:
             if isinstance(message, types.ToolListChangedNotification):
                 changed.set()
+            elif isinstance(message, types.ResourceListChangedNotification | types.PromptListChangedNotification):
+                self._offers_changed.set()
+            elif isinstance(message, types.ResourceUpdatedNotification):
+                await self._listeners.resource_updated(self, message.params.uri)
 
         with anyio.fail_after(limit) as scope:
             link = guarded(transport, guard, ended.set)
-            async with Client(link, cache=None, message_handler=on_message) as client:
+            callbacks = self._in_flight.callbacks()
+            async with Client(link, cache=None, message_handler=on_message, **callbacks) as client:
                 scope.deadline = math.inf
                 self._connected = client
                 await self._list(client, guard)
+                await self._list_offers(client)
                 self.tried.set()
                 async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._send_log_level, client)
                     tasks.start_soon(self._watch, client, changed, ended)
                     tasks.start_soon(self._relist, client, guard, changed)
+                    tasks.start_soon(self._relist_offers, client)
+                    tasks.start_soon(self._keep_subscribed, client)
                     await ended.wait()
                     self.mark_down("ended and is being started again")
                     tasks.cancel_scope.cancel()
@@ -271,7 +331,56 @@ class Backend:
         if len(new) > _SHOWN_PROBLEMS:
             _log.warning("%s: and %s more problems with single tools", self.name, f"{len(new) - _SHOWN_PROBLEMS:,}")
         self._listed = tools
-        await self._publish(self, tools)
+        await self._listeners.tools_listed(self, tools)
+
+    async def _list_offers(self, client: Client) -> None:
+        """List the resources and prompts; where that fails, those known before stay."""
+        before = self.offers
+        try:
+            with anyio.fail_after(self._options.connect):
+                self.offers = await list_offers(client)
+        except (MCPError, ValidationError, TimeoutError) as error:
+            _log.warning("%s: its resources and prompts cannot be listed: %.300s", self.name, error or "no answer")
+            return
+        for problem in self.offers.problems:
+            if problem not in before.problems:
+                _log.warning("%s: %s", self.name, problem)
+        kinds: list[OfferKind] = []
+        if (before.resources, before.templates) != (self.offers.resources, self.offers.templates):
+            kinds.append("resources")
+        if before.prompts != self.offers.prompts:
+            kinds.append("prompts")
+        if kinds:
+            await self._listeners.offers_changed(self, kinds)
+
+    async def _relist_offers(self, client: Client) -> None:
+        """List resources and prompts again, as tools are."""
+        while True:
+            await self._offers_changed.wait(self._options.relist)
+            await anyio.sleep(_BURST)
+            await self._list_offers(client)
+            await anyio.sleep(self._options.relist_pause)
+
+    async def _keep_subscribed(self, client: Client) -> None:
+        """Subscribe to the resources that clients follow, and end subscriptions that nobody needs any more."""
+        if client.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return  # _watch does
+        has = client.server_capabilities.resources
+        if has is None or not has.subscribe:
+            return
+        known: set[str] = set()
+        while True:
+            for uri in self._subscribed ^ known:
+                params: dict[str, Any] = {"params": {"uri": uri}}
+                new = uri in self._subscribed
+                asked = types.SubscribeRequest if new else types.UnsubscribeRequest
+                (known.add if new else known.discard)(uri)
+                try:
+                    request = asked.model_validate({"method": asked.model_fields["method"].default} | params)
+                    await client.session.send_request(request, types.EmptyResult, self._options.connect)
+                except MCPError as error:
+                    _log.warning("%s: %s cannot be followed: %.300s", self.name, uri[:300], error)
+            await self._subscriptions_changed.wait(math.inf)
 
     def _tools(self, listing: ServerListing) -> tuple[list[Tool], list[str]]:
         options = ReadOptions(namespace=self.name, keep_going=True)
@@ -296,11 +405,21 @@ class Backend:
             return
         try:
             while not ended.is_set():
-                with suppress(SubscriptionLost):
-                    async with client.listen(tools_list_changed=True) as events:
+                uris = self._subscribed
+                with suppress(SubscriptionLost), anyio.CancelScope() as self._listening:
+                    async with client.listen(
+                        tools_list_changed=True,
+                        prompts_list_changed=True,
+                        resources_list_changed=True,
+                        resource_subscriptions=sorted(uris),
+                    ) as events:
                         changed.set()  # something may have changed before this subscription
-                        async for _ in events:
-                            changed.set()
+                        self._offers_changed.set()
+                        async for event in events:
+                            if isinstance(event, ToolsListChanged):
+                                changed.set()
+                if uris != self._subscribed:
+                    continue
                 # A stream ends for many reasons; the server has ended only if it does not answer any more.
                 if not await self._answers(client):
                     ended.set()

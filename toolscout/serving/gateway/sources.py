@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -33,12 +33,21 @@ from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import MissingExtra, StoreError, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
 from toolscout.serving.access import Caller
+from toolscout.serving.gateway.client_calls import ClientCall
 from toolscout.serving.gateway.config import GatewayConfig, Source
 from toolscout.serving.gateway.masking import masked
+from toolscout.serving.gateway.offers import Offers
 from toolscout.serving.gateway.ownership import CallerHeaders, Ownership, Peers
 from toolscout.serving.gateway.personal_servers import PersonalServer
 from toolscout.serving.gateway.quarantine import Quarantine
-from toolscout.serving.gateway.server_connection import AutoResetEvent, Backend, BackendDown, BackendOptions, Progress
+from toolscout.serving.gateway.server_connection import (
+    AutoResetEvent,
+    Backend,
+    BackendDown,
+    BackendOptions,
+    OfferKind,
+)
+from toolscout.serving.gateway.server_requests import ServerRequest
 from toolscout.serving.gateway.upstream_auth import Credentials
 
 try:
@@ -65,7 +74,12 @@ _CONFIG_KEY = "gateway"  # in an origin's details: the configuration that the to
 
 
 class Backends:
-    """All sources of a gateway. `changed` is called after the catalogue changes or a tool is held back or released."""
+    """All sources of a gateway.
+
+    `changed` is called after the catalogue changes or a tool is held back or released; `offers_listener` when resources
+    or prompts of a server change, `update_listener` when a resource does that is followed. `connected`: the client for
+    what concerns no call; None where there is none, or several.
+    """
 
     def __init__(
         self,
@@ -87,6 +101,9 @@ class Backends:
         self.config = config or GatewayConfig()
         self.options = options or BackendOptions()
         self.changed: Callable[[], Awaitable[None]] | None = None
+        self.offers_listener: Callable[[str, Collection[OfferKind]], Awaitable[None]] | None = None
+        self.update_listener: Callable[[str, str], Awaitable[None]] | None = None
+        self.connected: ClientCall | None = None
         self._quarantine, self._quarantine_level = quarantine, quarantine_level
         self._suspicions: dict[str, frozenset[Finding]] = {}  # by server or source: those last logged
         self._credentials = {name: Credentials(name, auth) for name, auth in self.config.auth.items()}
@@ -106,7 +123,7 @@ class Backends:
             if clean_text(one.name) not in self._personal
         ]
         self._servers = {
-            backend.name: backend for backend in (Backend(server, self.options, self._publish) for server in servers)
+            backend.name: backend for backend in (Backend(server, self.options, self) for server in servers)
         }
         leases = scout.store.leases() if peers is not None else None
         self._ownership = (
@@ -117,6 +134,8 @@ class Backends:
         self._sources = {clean_text(source.name): source for source in self.config.sources}
         # Tools that this process read from configured sources: only these are called with the sources' headers.
         self._read_tools: dict[str, dict[str, Tool]] = {}
+        self._unread: set[str] = set()  # sources that could not be read
+        self._held_back: dict[str, int] = {}
         self._write_lock = anyio.Lock()
         self._unembedded = AutoResetEvent()
         self._ready = anyio.Event()
@@ -165,13 +184,50 @@ class Backends:
         return list(self._servers)
 
     def problems(self) -> dict[str, str]:
-        """Return the servers that do not answer, or that list nothing before somebody signs in, with the reason."""
+        """Return the servers that do not answer, or that list nothing before somebody signs in, and sources that cannot
+        be read, with the reason to follow the name.
+        """
         found = {name: backend.problem for name, backend in self._servers.items() if backend.problem}
+        found |= dict.fromkeys(list(self._unread), "cannot be read now")
         return found | {name: server.problem for name, server in self._personal.items() if server.problem}
+
+    def held_back(self) -> dict[str, int]:
+        """Return by server or source how many of its tools wait for approval."""
+        return dict(self._held_back)
 
     def owners(self) -> dict[str, str]:
         """Return which process runs each stdio server that gateways share, as last seen."""
         return self._ownership.owners() if self._ownership is not None else {}
+
+    @property
+    def tasks(self) -> anyio.abc.TaskGroup | None:
+        """The task group of what goes on beside requests; None before running()."""
+        return self._tasks
+
+    def offers(self) -> dict[str, Offers]:
+        """Return what each server offers besides tools, as it last listed it."""
+        return {name: backend.offers for name, backend in self._servers.items()}
+
+    async def request(self, server: str, request: ServerRequest, for_call: ClientCall) -> Any:
+        """Send a request to a server and return its result. Raises what Backend.request raises."""
+        with tracing.span(f"upstream {server}", "client", toolscout__upstream=server):
+            return await self._servers[server].request(request, for_call)
+
+    def follow(self, uris: Mapping[str, Collection[str]]) -> None:
+        """Have servers tell when these of their resources change, and no others."""
+        for name, backend in self._servers.items():
+            backend.subscribe(uris.get(name, ()))
+
+    async def set_log_level(self, level: types.LoggingLevel) -> None:
+        """Have the servers send log messages of this level and above."""
+        async with anyio.create_task_group() as tasks:
+            for backend in self._servers.values():
+                tasks.start_soon(backend.set_log_level, level)
+
+    async def roots_changed(self) -> None:
+        """Tell the servers that the roots of the only client have changed."""
+        for backend in self._servers.values():
+            await backend.roots_changed()
 
     @property
     def personal(self) -> bool:
@@ -222,25 +278,21 @@ class Backends:
         self,
         tool: Tool,
         arguments: Mapping[str, Any],
-        progress: Progress,
+        for_call: ClientCall,
         caller: Caller | None = None,
         token: str | None = None,
         headers: CallerHeaders | None = None,
     ) -> types.CallToolResult:
-        """Call a tool at its source and return its result; `progress` gets the reports of an MCP server.
+        """Call a tool at its source and return its result; an MCP server may ask and tell the client of `for_call`.
 
         `caller`: for whom; `token`: what it sent to be known. Only a server that is configured so is told of either.
         `headers` goes with a call of a server that another gateway runs. Raises what Ownership.call raises, and
         NoCredentials where a server cannot be used for this caller. Errors of other sources are results with is_error.
         """
         with tracing.span(f"upstream {tool.namespace}", "client", toolscout__upstream=tool.namespace) as span:
-            secrets = self._secrets(tool.namespace, token)
-
-            async def report(done: float, total: float | None, message: str | None) -> None:
-                await progress(done, total, message and secrets.mask(message))
-
+            secrets = for_call.secrets = self._secrets(tool.namespace, token)
             try:
-                result = masked(await self._call(tool, arguments, report, caller, token, headers), secrets)
+                result = masked(await self._call(tool, arguments, for_call, caller, token, headers), secrets)
             except MCPError as error:
                 raise MCPError(error.code, secrets.mask(error.message), secrets.mask_json(error.data)) from None
             if result.is_error:
@@ -261,7 +313,7 @@ class Backends:
         self,
         tool: Tool,
         arguments: Mapping[str, Any],
-        progress: Progress,
+        for_call: ClientCall,
         caller: Caller | None,
         token: str | None,
         headers: CallerHeaders | None,
@@ -269,13 +321,13 @@ class Backends:
         backend = self._servers.get(tool.namespace)
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
             if self._ownership is None or not backend.server.command:
-                return await backend.call(tool.id, dict(arguments), progress)
-            return await self._ownership.call(backend, tool.id, dict(arguments), headers or CallerHeaders(), progress)
+                return await backend.call(tool.id, dict(arguments), for_call)
+            return await self._ownership.call(backend, tool.id, dict(arguments), headers or CallerHeaders(), for_call)
 
         if (personal := self._personal.get(tool.namespace)) is not None:
             if caller is None:
                 raise UnknownTool(f"{tool.id} is used in a caller's own name, and there is none")
-            return await personal.call(tool, arguments, caller, token)
+            return await personal.call(tool, arguments, caller, token, for_call)
         configured = self._read_tools.get(tool.namespace, {}).get(tool.id)
 
         def run() -> Any:
@@ -338,6 +390,7 @@ class Backends:
             tools = []
         for problem in options.problems:
             _log.warning("%s: %s", source.name, problem)
+        (self._unread.discard if tools else self._unread.add)(clean_text(source.name))
         if tools:
             await self._store_tools(clean_text(source.name), tools)
             self._warn_of_other_places(source, tools)
@@ -380,9 +433,25 @@ class Backends:
     def _forget(self, name: str) -> None:
         """Forget what a server listed: another process may run it from now on."""
         self._latest.pop(name, None)
+        self._held_back.pop(name, None)
 
-    async def _publish(self, backend: Backend, tools: list[Tool]) -> None:
+    async def tools_listed(self, backend: Backend, tools: list[Tool]) -> None:
+        """Write a server's new list of tools to the catalogue."""
         await self._store_tools(backend.name, tools)
+
+    async def offers_changed(self, backend: Backend, kinds: Collection[OfferKind]) -> None:
+        """Hand on that a server's resources or prompts have changed."""
+        if self.offers_listener is not None:
+            await self.offers_listener(backend.name, kinds)
+
+    async def resource_updated(self, backend: Backend, uri: str) -> None:
+        """Hand on that a resource has changed."""
+        if self.update_listener is not None:
+            await self.update_listener(backend.name, uri)
+
+    def connected_client(self) -> ClientCall | None:
+        """Return the client for what concerns no call; None where there is none, or several."""
+        return self.connected
 
     async def _publish_personal(self, server: PersonalServer) -> None:
         await self._store_tools(server.name, list(server.listed.values()))
@@ -400,6 +469,7 @@ class Backends:
                 self._personal[name].admit(admitted)
         if name in self._sources:
             self._read_tools[name] = {tool.id: tool for tool in admitted}
+        self._held_back[name] = len(listed) - len(admitted)
         marked = [_with_config(tool, self.config.origin) for tool in admitted]
         source = f"gateway {self.config.origin} {name}"
         await self._change_catalogue(lambda: self.scout.store.add(marked, source, replace=True, sync=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -54,6 +55,18 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         found = self.execute(query, ["vector"]).fetchone()
         places = [schema, *(found or ())]
         self.execute(sql.SQL("SET search_path TO {}").format(sql.SQL(", ").join(map(sql.Identifier, places))))
+
+    @contextmanager
+    def given_time(self, seconds: float) -> Iterator[None]:
+        """Let the statements of this transaction take so much longer: those over many tools do."""
+        usual = self.patience
+        self.patience = usual + seconds
+        limit = f"{round((self.patience - _PATIENCE) * 1000)}ms"
+        try:
+            self.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
+            yield
+        finally:
+            self.patience = usual
 
     def wait(self, gen: PQGen[_T], interval: float = 0.1, timeout: float | None = None) -> _T:
         """Run a step of the protocol; where the server says nothing for too long, close and raise."""

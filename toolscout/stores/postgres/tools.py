@@ -37,6 +37,7 @@ from toolscout.stores.records import (
 
 CHUNK = 2000  # tools held in memory at a time
 _FETCH = 1000  # rows of an iterator that are fetched at a time
+_SECONDS_A_TOOL = 0.002  # that a statement over incoming tools may take for each, beyond its usual limit
 
 _USER_ALIASES = "ARRAY(SELECT alias FROM aliases WHERE tool_id = tools.id)"
 # Tools on their way in. A connection of the pool makes the table once; it is empty after each transaction.
@@ -67,26 +68,29 @@ class ToolTables:
             db = transaction.db
             db.execute(_INCOMING)
             db.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # a source may be slow
+            copied = 0
             while chunk:
                 _copy(db, chunk)
+                copied += len(chunk)
                 with caller_code():
                     chunk = list(islice(iterator, CHUNK))
-            given = _without_repeats(db)
-            self._server.lock(db, TOOLS)
-            before = _version(db)
-            _pass_over_reordered(db)
-            if not replace:
-                _refuse_taken(db, source)
-            unexpanded = _keep_expansions(db)
-            changed = db.execute(_UPDATE, [source, before + 1]).rowcount
-            added = db.execute(_INSERT, [source, before + 1, before + 1]).rowcount
-            if added:
-                db.execute("DELETE FROM removed USING incoming WHERE removed.id = incoming.id")
-            moved = db.execute(_TAKE_OVER, [source, source]).rowcount if replace else 0
-            removed = 0
-            if sync:
-                missing = "source = %s AND NOT EXISTS (SELECT 1 FROM incoming WHERE incoming.id = tools.id)"
-                removed = _remove(db, missing, [source], before + 1)
+            with db.given_time(copied * _SECONDS_A_TOOL):
+                given = _without_repeats(db)
+                self._server.lock(db, TOOLS)
+                before = _version(db)
+                _pass_over_reordered(db)
+                if not replace:
+                    _refuse_taken(db, source)
+                unexpanded = _keep_expansions(db)
+                changed = db.execute(_UPDATE, [source, before + 1]).rowcount
+                added = db.execute(_INSERT, [source, before + 1, before + 1]).rowcount
+                if added:
+                    db.execute("DELETE FROM removed USING incoming WHERE removed.id = incoming.id")
+                moved = db.execute(_TAKE_OVER, [source, source]).rowcount if replace else 0
+                removed = 0
+                if sync:
+                    missing = "source = %s AND NOT EXISTS (SELECT 1 FROM incoming WHERE incoming.id = tools.id)"
+                    removed = _remove(db, missing, [source], before + 1)
             version = before
             if added + changed + removed:
                 version = _advance(db, before)
