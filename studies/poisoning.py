@@ -42,9 +42,9 @@ def real_tools(name: str) -> Sequence[Tool]:
 
 def alarms(name: str, tools: Sequence[Tool]) -> tuple[dict[str, Any], list[Finding]]:
     """Return the row of a set of real tools, and all that was found in it."""
-    began = time.perf_counter()
+    began = time.process_time()
     found = scan(tools)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     by_tool: dict[str, list[Finding]] = defaultdict(list)
     for finding in found:
         by_tool[finding.tool_id].append(finding)

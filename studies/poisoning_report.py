@@ -14,15 +14,17 @@ _HEAD = """
 ## Poison in tools: false alarms, and what is found
 
 The rules of `toolscout scan` (`python -m studies.poisoning`). *Flagged*: real tools with a finding at medium or high.
-The rules were adjusted on the tools of public MCP servers (`mcp_tools`), and for two of them on ToolBench (soft
-hyphens, and blanks in tables); the other sets were only counted. *Hidden*:
-tools with invisible characters, which are true findings wherever they come from.
+The rules were adjusted on the tools of public MCP servers (`mcp_tools`) and on ToolBench; the other sets were only
+counted. *Hidden*: tools with invisible characters, which are true findings wherever they come from. *ms*: of the
+processor.
 """
 _FOUND = """
 Poisoned copies of tools of `mcp_tools`, by kind of attack (`studies/poisoned_tools.py`): the share with a finding at
-medium or high. Rules were written with one half of the wordings of each kind; the other half was held out, and was
-measured once the rules were done. Both halves, and the rules, were written by the same authors: a stranger's attacks
-are found less often. *Results*: texts that a call gives back.
+medium or high. Rules were written with one half of the wordings of each kind; the other half was held out. It was
+measured three times, and rules were added after the first two: without reading it, but knowing the shares that were
+found, and of concealment also which sorts were missed, since the guide named them. So these shares flatter the rules,
+that of concealment most. Both halves, and the rules, come from the same authors: a stranger's attacks are found less
+often. *Results*: texts that a call gives back.
 """
 
 

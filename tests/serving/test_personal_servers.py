@@ -157,4 +157,4 @@ def test_calls_are_made_with_the_callers_own_token(crm: Crm, caplog: pytest.LogC
         assert "crm.example" not in str(raised.value)
 
     anyio.run(main)
-    assert "Bearer *** broke" in caplog.text
+    assert "https://crm.example/mcp *** broke" in caplog.text

@@ -14,8 +14,10 @@ import anyio
 import httpx2
 import jwt
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -278,6 +280,75 @@ def test_an_mcp_server_gets_the_gateways_own_token(
     assert set(guarded.seen) == {"exchanged-1-gateway", "exchanged-2-gateway"}
     logged = "".join(one.getMessage() for one in caplog.records) + (tmp_path / "audit").read_text()
     assert not any(secret in logged for secret in (SECRET, "exchanged-1", "exchanged-2", person))
+
+
+def echoing(header: str = "authorization") -> Starlette:
+    """An MCP server that quotes the credentials it was sent: in a description, a report, a result and an error."""
+    server: Any = MCPServer("echo")
+
+    def sent(ctx: Context) -> str:
+        return str((ctx.headers or {}).get(header))
+
+    @server.tool(description="Says what it was sent")
+    async def say(ctx: Context) -> dict[str, Any]:
+        await ctx.report_progress(1, 2, f"got {sent(ctx)}")
+        return {"you": {"sent": sent(ctx)}}
+
+    @server.tool(description="Fails")
+    async def fail(ctx: Context) -> dict[str, Any]:
+        raise ValueError(f"{sent(ctx)} is not accepted")
+
+    @server.tool(description="Breaks the protocol")
+    async def refuse(ctx: Context) -> dict[str, Any]:
+        raise MCPError(-32000, f"{sent(ctx)} is refused", {"token": sent(ctx)})
+
+    app: Starlette = server.streamable_http_app()
+    return app
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["headers", "pass-through", "client-credentials", "key-per-principal"])
+def test_what_a_server_was_sent_comes_back_to_nobody(
+    issuer: Issuer, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECHO_KEY_post", "the-key-of-post")
+    tokens, token = Tokens(), issuer.token(groups=["team"], sub="alice")
+    told: list[str] = []
+
+    async def main() -> None:
+        async with serving(tokens.app, "/token") as token_url, serving(echoing()) as url:
+            auth: dict[str, Any] = {
+                "headers": {"headers": {"Authorization": f"Bearer {SECRET}"}},
+                "pass-through": {"auth": {"kind": kind}},
+                "client-credentials": {
+                    "auth": {"kind": kind, "tokenUrl": token_url, "clientId": "g", "clientSecret": SECRET}
+                },
+                "key-per-principal": {"auth": {"kind": kind, "from": "env:ECHO_KEY_"}},
+            }[kind]
+            config = {"mcpServers": {"echo": {"url": url, **auth}}}
+
+            async def report(done: float, total: float | None, message: str | None) -> None:
+                told.append(str(message))
+
+            async with (
+                running(tmp_path / "t.db", config, issuer, tmp_path / "audit") as gateway_url,
+                signed_in(gateway_url, token) as client,
+            ):
+                await client.list_tools()
+                for tool in ("say", "fail", "refuse"):
+                    try:
+                        result = await called(client, f"echo/{tool}", progress_callback=report)
+                        told.append(result.model_dump_json())
+                    except MCPError as error:
+                        told.append(f"{error.message} {error.data}")
+
+    with caplog.at_level(logging.DEBUG, "toolscout"):
+        anyio.run(main)
+    logged = [one.getMessage() for one in caplog.records if one.name.startswith("toolscout")]
+    everything = "".join((*told, *logged, (tmp_path / "audit").read_text()))
+    assert "".join(told).count("***") >= 2, told
+    for secret in (token[:60], SECRET, "the-key-of-post", "exchanged-1"):
+        assert secret not in everything
 
 
 def by_person(apps: dict[str, Starlette], seen: list[tuple[str, str]]) -> Starlette:

@@ -24,13 +24,12 @@ from toolscout.catalogue.importers import functions
 from toolscout.catalogue.mcp.client import McpServer, call_tool
 from toolscout.core.addresses import Addresses
 from toolscout.core.argument_checks import problems
+from toolscout.core.masking import HIDDEN, Secrets
 from toolscout.core.targets import Targets, calls_itself, is_address
 from toolscout.core.tool import Origin, Tool, clean_text
 from toolscout.errors import BadSource, Forbidden, ToolscoutError
 
 Arguments = Mapping[str, Any]
-_HIDDEN = "***"
-_SHORTEST_SECRET = 6  # a shorter value occurs in other words by chance
 _SHOWN_ERROR = 600
 _log = logging.getLogger("toolscout.calling.dispatch")
 
@@ -132,15 +131,8 @@ class OriginCaller(ToolCaller):
 
     def _without_secrets(self, text: str, namespace: str) -> str:
         """Return the text with the values of the namespace's headers and environment variables replaced by ***."""
-        headers, env = self.options.headers.get(namespace, {}), self.options.env.get(namespace, {})
-        values = {*headers.values(), *env.values()}
-        # Of "Bearer KEY" a service may quote the key alone.
-        values |= {words[1] for words in map(str.split, headers.values()) if len(words) == 2}
-        values |= {json.dumps(value)[1:-1] for value in values}
-        for value in sorted(values, key=len, reverse=True):
-            if len(value) >= _SHORTEST_SECRET:
-                text = text.replace(value, _HIDDEN)
-        return text
+        env, headers = self.options.env.get(namespace, {}), self.options.headers.get(namespace, {})
+        return Secrets(env.values(), headers).mask(text) if text else text
 
     def _run_by_origin(self, tool: Tool, origin: Origin | None, arguments: Arguments) -> CallResult:
         if tool.id in self._functions:
@@ -184,7 +176,7 @@ class OriginCaller(ToolCaller):
         return origin.target
 
     def _server(self, tool: Tool, target: str) -> McpServer:
-        if _HIDDEN in target:
+        if HIDDEN in target:
             raise ToolscoutError(
                 f"the address of {tool.namespace} holds a secret, which is not stored; give it again (--target)"
             )

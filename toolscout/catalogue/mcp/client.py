@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from toolscout.catalogue.base import first_paragraph, safe_url
 from toolscout.core.addresses import Addresses
+from toolscout.core.masking import Secrets, secret_variables
 from toolscout.core.tool import MAX_SERVICE_CHARS, clean_text, split_words
 from toolscout.errors import BadSource, MissingExtra, ToolscoutError
 
@@ -403,7 +404,9 @@ def cause_of(error: BaseException) -> BaseException:
 
 def explain(error: BaseException, server: McpServer, refusals: list[int], action: Action) -> str:
     """Return what went wrong and what to do about it, to follow the server's name; `refusals` is that of `http`."""
-    text = clean_text(str(error))[:300] or type(error).__name__
+    # Secrets first: one that is cut in two would not be found.
+    text = Secrets(secret_variables(server.env), server.headers).mask(str(error))
+    text = clean_text(text)[:300] or type(error).__name__
     if refusals:
         status = refusals[-1]
         hint = "give the headers it asks for" if status in (401, 403) else "check the address"

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, get_args
 
+from toolscout.core.masking import Secrets
 from toolscout.errors import BadRequest, MissingExtra
 
 try:
@@ -26,6 +27,8 @@ try:
     from mcp.shared.message import ServerMessageMetadata
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
     from pydantic import ValidationError
+
+    from toolscout.serving.gateway.masking import masked
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
@@ -83,6 +86,8 @@ class ClientCall:
     """The least severe log messages that the client wants; None: it wants none."""
     capabilities: types.ClientCapabilities = types.ClientCapabilities()
     """What the client can be asked."""
+    secrets: Secrets = Secrets()
+    """What the server may quote in what it asks and tells, and the client shall not see."""
 
     def __init__(self) -> None:
         """Begin without a clock."""
@@ -97,7 +102,7 @@ class ClientCall:
         if self._pending < _MAX_PENDING:
             self._pending += 1
             try:
-                await self._report(progress, total, message and message[:_MAX_REPORT_CHARS])
+                await self._report(progress, total, message and self.secrets.mask(message)[:_MAX_REPORT_CHARS])
             finally:
                 self._pending -= 1
 
@@ -107,12 +112,13 @@ class ClientCall:
         if wanted and self._pending < _MAX_PENDING:
             self._pending += 1
             try:
-                await self._log(message)
+                await self._log(masked(message, self.secrets))
             finally:
                 self._pending -= 1
 
     async def ask(self, request: types.InputRequest) -> _Answer:
         """Return the client's answer to a question of the server, or why there is none; the clock stands still."""
+        request = masked(request, self.secrets)
         with anyio.CancelScope() as scope:
             self._asking.add(scope)
             try:

@@ -19,10 +19,12 @@ import mcp_types as types
 from toolscout.catalogue.base import ReadOptions, unique
 from toolscout.catalogue.importers import mcp as importer
 from toolscout.catalogue.mcp.client import McpServer, ServerListing, list_tools
+from toolscout.core.masking import Secrets
 from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadSource, ToolscoutError, UnknownTool
 from toolscout.serving.access import Caller
 from toolscout.serving.gateway.client_calls import ClientCall
+from toolscout.serving.gateway.masking import masked
 from toolscout.serving.gateway.server_connection import BackendDown, BackendOptions
 from toolscout.serving.gateway.server_requests import send_alone, tool_call
 from toolscout.serving.gateway.upstream_auth import Credentials, NoCredentials
@@ -122,9 +124,11 @@ class PersonalServer:
             raise UnknownTool(f"{tool.id} is not, or not any more, a tool of its server; search again")
         server = await self._server_for(caller, token)
         try:
+            own = Secrets(headers=server.headers)
+            call.secrets = call.secrets.joined(own)
             request = tool_call(str(listed.origin.details["tool"]), arguments)
             result: types.CallToolResult = await send_alone(server, request, call, self._options.timeout)
-            return result
+            return masked(result, own)
         except ToolscoutError as error:
             self._note(error, server)
             raise BackendDown(
@@ -139,7 +143,7 @@ class PersonalServer:
         try:
             with anyio.fail_after(_FIRST_S):
                 listing = await list_tools(server, _FIRST_S)
-            tools = await anyio.to_thread.run_sync(self._tools, listing)
+            tools = await anyio.to_thread.run_sync(self._tools, listing, Secrets(headers=server.headers))
         except (ToolscoutError, TimeoutError) as error:
             self._note(error, server)
             return _List({}, time.monotonic(), True)
@@ -151,8 +155,9 @@ class PersonalServer:
         static = {name: value for name, value in self._server.headers.items() if name.lower() not in taken}
         return replace(self._server, headers=static | own)
 
-    def _tools(self, listing: ServerListing) -> Mapping[str, Tool]:
+    def _tools(self, listing: ServerListing, secrets: Secrets) -> Mapping[str, Tool]:
         options = ReadOptions(namespace=self.name, keep_going=True)
+        listing = ServerListing(*secrets.mask_json(listing))  # others may be listed a tool of the very same text
         found = importer.tools_of(self._server, listing, options, most=self._options.max_tool_chars)
         return {tool.id: tool for tool in unique(found, options)}
 
@@ -164,9 +169,7 @@ class PersonalServer:
 
     def _note(self, error: Exception, server: McpServer) -> None:
         """Log an error, without the credentials that a server may quote in it."""
-        text = str(error) or "did not answer in time"
-        for secret in (word for value in server.headers.values() for word in value.split() if word != "Bearer"):
-            text = text.replace(secret, "***")
+        text = Secrets(headers=server.headers).mask(str(error) or "did not answer in time")
         text = clean_text(text)[:300]
         if isinstance(error, BadSource) and "answered 401" in text:
             self._credentials.forget()  # such as a token that was revoked before its time

@@ -27,6 +27,7 @@ from toolscout.catalogue.poisoning import Finding, FindingLevel
 from toolscout.core import tracing
 from toolscout.core.addresses import Addresses
 from toolscout.core.answer import Allowed
+from toolscout.core.masking import Secrets, secret_variables
 from toolscout.core.targets import Place, place_of
 from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import MissingExtra, StoreError, ToolscoutError, UnknownTool
@@ -34,6 +35,7 @@ from toolscout.scout import Scout
 from toolscout.serving.access import Caller
 from toolscout.serving.gateway.client_calls import ClientCall
 from toolscout.serving.gateway.config import GatewayConfig, Source
+from toolscout.serving.gateway.masking import masked
 from toolscout.serving.gateway.offers import Offers
 from toolscout.serving.gateway.ownership import CallerHeaders, Ownership, Peers
 from toolscout.serving.gateway.personal_servers import PersonalServer
@@ -54,6 +56,7 @@ try:
     import anyio.to_thread
     import httpx2
     import mcp_types as types
+    from mcp import MCPError
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
@@ -288,10 +291,24 @@ class Backends:
         NoCredentials where a server cannot be used for this caller. Errors of other sources are results with is_error.
         """
         with tracing.span(f"upstream {tool.namespace}", "client", toolscout__upstream=tool.namespace) as span:
-            result = await self._call(tool, arguments, for_call, caller, token, headers)
+            secrets = for_call.secrets = self._secrets(tool.namespace, token)
+            try:
+                result = masked(await self._call(tool, arguments, for_call, caller, token, headers), secrets)
+            except MCPError as error:
+                raise MCPError(error.code, secrets.mask(error.message), secrets.mask_json(error.data)) from None
             if result.is_error:
                 span.failed("tool_error")
             return result
+
+    def _secrets(self, namespace: str, token: str | None) -> Secrets:
+        """Return what a server may quote and nobody shall see: what it and this gateway are sent to know callers."""
+        texts, headers = [token] if token else [], dict[str, str]()
+        if (backend := self._servers.get(namespace)) is not None:
+            headers = backend.server.headers
+            texts += secret_variables(backend.server.env)
+        if (credentials := self._credentials.get(namespace)) is not None:
+            texts += credentials.secrets()
+        return Secrets(texts, headers)
 
     async def _call(
         self,

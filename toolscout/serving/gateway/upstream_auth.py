@@ -135,6 +135,12 @@ class Credentials:
         got = self._token((caller.identity, digest), form | {"requested_token_type": _TOKEN_TYPE})
         return {"Authorization": f"Bearer {got}"}
 
+    def secrets(self) -> list[str]:
+        """Return the secret of this gateway itself and the tokens that it got, which a server may quote."""
+        with self._lock:
+            tokens = [token for _, token in self._tokens.values()] if not self.auth.per_caller else []
+        return [*tokens, *filter(None, [self.auth.settings.get("clientSecret")])]
+
     def forget(self) -> None:
         """Forget all tokens, as the server refused one before its time."""
         with self._lock:
