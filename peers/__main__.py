@@ -17,7 +17,8 @@ from peers import workload
 from peers.measure import row_of
 from peers.table import PEERS, find_peer
 from studies.running import RESULTS, say
-from toolscout.errors import ToolscoutError
+from toolscout.data.locate import find_dataset
+from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.evaluation.row import append, append_with_scores, check_writable
 
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m peers", description="Measure peers on the same requests.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(PEERS)}")
     parser.add_argument("--all", action="store_true", help="every peer")
-    parser.add_argument("--sets", default=",".join(workload.SETS), help="names of sets, with commas in between")
+    parser.add_argument("--sets", default="", help="names of sets, with commas in between (all that are here)")
     parser.add_argument("--json", type=Path, default=RESULTS / "peers.jsonl", help="the file that gets the rows")
     given = parser.parse_args(arguments)
     if not given.names and not given.all:
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         peers = list(PEERS.values()) if given.all else [find_peer(name) for name in given.names]
         check_writable(given.json)
-        for name in given.sets.split(","):
+        for name in given.sets.split(",") if given.sets else _sets_here():
             loaded = workload.load(name)
             for peer in peers:
                 row, scores = row_of(peer, loaded, command)
@@ -46,6 +47,18 @@ def main(arguments: Sequence[str]) -> None:
                 say(f"{name} {peer.name}: {row['study']['problem'] or _told(row)}")
     except ToolscoutError as error:
         sys.exit(f"error: {error}")
+
+
+def _sets_here() -> list[str]:
+    """Return the sets that are measured by default and are here, and say which are not."""
+    found = []
+    for name in workload.SETS:
+        try:
+            find_dataset(name)
+            found.append(name)
+        except BadDataset as error:
+            say(f"{name} is left out: {error}")
+    return found
 
 
 def _told(row: dict[str, dict[str, float]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ HOME = ROOT / ".peers"
 REQUIREMENTS = ROOT / "peers" / "requirements"
 WEIGHTS = HOME / "weights"
 _LIMIT_S = 900
+_VERSIONS = "import json, sys; from importlib.metadata import version; print(json.dumps([*map(version, sys.argv[1:])]))"
 
 
 class NotInstalled(ToolscoutError):
@@ -33,7 +35,9 @@ def python_of(name: str) -> Path:
 def install(peer: PeerSpec) -> None:
     """Make the environment of a peer unless it is there with these requirements; raises NotInstalled."""
     name = peer.requirements
-    wanted = (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8") + (_package_state() if name == PACKAGE else "")
+    wanted = (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8") + (
+        _package_state() if peer.adapter == PACKAGE else ""
+    )
     stamp = HOME / name / "installed.txt"
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(HOME / name, ignore_errors=True)
@@ -67,12 +71,11 @@ def model_folder() -> Path:
 
 def versions(peer: PeerSpec) -> dict[str, str]:
     """Return the versions of the packages that the requirements of a peer name."""
-    named = [line.partition("==")[0].strip() for line in _lines(peer) if "==" in line]
-    done = subprocess.run(
-        [python_of(peer.requirements), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True
-    )
-    known = dict(line.split("==", 1) for line in done.stdout.splitlines() if "==" in line)
-    return {name: known[name] for name in named if name in known}
+    named = [line.partition("==")[0].partition("[")[0].strip() for line in _lines(peer) if "==" in line]
+    named += [PACKAGE] if peer.adapter == PACKAGE else []
+    command = [str(python_of(peer.requirements)), "-c", _VERSIONS, *named]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(zip(named, json.loads(done.stdout), strict=True))
 
 
 def _lines(peer: PeerSpec) -> list[str]:

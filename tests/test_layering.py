@@ -110,7 +110,7 @@ def test_private_files_are_imported_in_their_own_folder_alone(path: Path) -> Non
 
 def test_the_package_imports_neither_studies_nor_recipes() -> None:
     for path in FILES:
-        assert not {name.split(".")[0] for name in imports(path)} & {"studies", "recipes", "tests"}, path
+        assert not {name.split(".")[0] for name in imports(path)} & {"studies", "recipes", "peers", "tests"}, path
 
 
 def home(module: str) -> str:

@@ -1,13 +1,15 @@
-"""toolscout through its Python API, with the retriever named by the option `retriever`."""
+"""toolscout through its Python API: `retriever` names the method, `published` takes MiniLM as it was published."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from peers.adapters.base import Adapter, Record
 from toolscout import Scout, Tool
+from toolscout.models.encoders.export import export
 
 
 class Peer(Adapter):
@@ -17,7 +19,10 @@ class Peer(Adapter):
         self._open(folder, **options)
         self._add(tools)
 
-    def _open(self, folder: Path, retriever: str, encoder: str | None = None) -> None:
+    def _open(self, folder: Path, retriever: str, published: bool = False) -> None:
+        encoder = folder / "minilm" if published else None  # else the one that comes with the package
+        if encoder and not encoder.exists():
+            export(Path(os.environ["PEERS_MODEL"]), encoder)
         self.scout = Scout.open(folder / "tools.db", retriever, encoder=encoder)
         self.ids: dict[str, str] = {}
         self.embedded = 0

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from peers import __main__ as command_line
 from peers import measure, worker
 from peers.adapters.base import Adapter, Record
 from peers.table import PEERS, WORDS, PeerSpec
 from peers.workload import Workload, unique_names
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
+from toolscout.evaluation.row import read_rows, read_scores, scores_path
 
 SQLITE = PeerSpec("sqlite_fts5", "sqlite_fts5", WORDS)
 PYTHON = Path(sys.executable)
@@ -116,6 +118,24 @@ def test_every_peer_is_given_all_that_is_known_of_a_tool(workload: Workload, tmp
 def test_names_are_legal_and_unique() -> None:
     names = unique_names([Tool("a b", "c"), Tool("a", "b_c"), Tool("a", "b c"), Tool("météo", "é")])
     assert names == ["a_b_c", "a_b_c_2", "a_b_c_3", "m_t_o"]
+
+
+def test_a_row_is_written_for_each_peer_that_is_named(
+    workload: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line.workload, "load", lambda name: workload)
+    monkeypatch.setattr(command_line, "row_of", lambda *given: measure.row_of(*given, python=PYTHON))
+    command_line.main(["sqlite_fts5", "--sets", "tiny", "--json", str(tmp_path / "rows.jsonl")])
+    (row,) = read_rows(tmp_path / "rows.jsonl")
+    assert row["command"] == f"python -m peers sqlite_fts5 --sets tiny --json {tmp_path / 'rows.jsonl'}"
+    assert len(read_scores(scores_path(tmp_path / "rows.jsonl", row))) == 4
+    with pytest.raises(SystemExit, match="no peer 'nobody'; use one of: toolscout bm25"):
+        command_line.main(["nobody"])
+
+
+def test_sets_that_are_not_here_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
+    assert command_line._sets_here() == ["bundled"]
 
 
 def test_every_peer_has_an_adapter_of_forty_lines_and_pinned_requirements() -> None:

@@ -67,13 +67,14 @@ class Figure:
     """A plot: its file, heading and caption, and its panels.
 
     The y axis of "bars", and of "curves" without a logarithmic axis, shows 0 to 100 %; that of the others the range of
-    the data. "differences" are bars that go up or down from a line at 0.
+    the data. "named" are points with their labels beside them instead of a legend, for more series than there are
+    colours; those of a dashed series are hollow. "differences" are bars that go up or down from a line at 0.
     """
 
     file: str
     heading: str
     caption: str
-    kind: Literal["points", "curves", "lines", "bars", "differences"]
+    kind: Literal["points", "named", "curves", "lines", "bars", "differences"]
     x_label: str
     y_label: str
     panels: tuple[Panel, ...]

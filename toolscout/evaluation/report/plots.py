@@ -26,16 +26,20 @@ _STYLE: dict[str, Any] = {
 }
 _MARKERS = "osD^vPX<>*"
 _COLUMNS = 4
+_COLUMNS_OF = {"bars": 2, "differences": 2, "named": 2}
 _LEGEND_COLUMNS = 3
 # Width and height of a panel in inches.
 _SIZES = {
     "points": (2.7, 2.3),
+    "named": (5.0, 4.2),
     "curves": (2.7, 2.3),
     "lines": (2.7, 2.3),
     "bars": (5.0, 2.8),
     "differences": (5.0, 2.8),
 }
 _BARS = ("bars", "differences")
+# The room of a name beside a point of "named", as a part of the panel.
+_NAME_WIDTH, _NAME_HEIGHT = 0.28, 0.026
 # Panels of bars with at most so many groups are narrow, so that two of them are as wide as a page of text.
 _FEW_GROUPS, _NARROW, _NARROW_LEGEND = 10, 3.6, 2
 _DIGEST = re.compile(r"toolscout-data:([0-9a-f]{32})")
@@ -64,7 +68,7 @@ def draw(figure: Figure, path: Path) -> None:
     import matplotlib.style
     from matplotlib.figure import Figure as Canvas
 
-    columns = min(len(figure.panels), 2 if figure.kind in _BARS else _COLUMNS)
+    columns = min(len(figure.panels), _COLUMNS_OF.get(figure.kind, _COLUMNS))
     rows = -(-len(figure.panels) // columns)
     width, height = _SIZES[figure.kind]
     legend_columns = _LEGEND_COLUMNS
@@ -79,9 +83,9 @@ def draw(figure: Figure, path: Path) -> None:
         for axes, panel in zip(grid, figure.panels, strict=False):
             if not figure.shared_legend:
                 labels = [one.label for one in panel.series]
-            handles |= (_bars if figure.kind in _BARS else _points)(axes, figure, panel, labels)
+            handles |= _DRAWN.get(figure.kind, _points)(axes, figure, panel, labels)
             axes.set(title=_escape(panel.title), xlabel=figure.x_label, ylabel=figure.y_label)
-            if not figure.shared_legend:
+            if not figure.shared_legend and figure.kind != "named":
                 axes.legend(fontsize=7)
         for axes in grid[len(figure.panels) :]:
             axes.set_axis_off()
@@ -117,6 +121,26 @@ def _points(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> 
     return handles
 
 
+def _named(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
+    """Draw points with their labels to the right of them, moved up where they would cover each other."""
+    axes.set(**{f"{name}scale": "log" for name in figure.log})
+    axes.margins(x=0.25, y=0.06)
+    for one in panel.series:
+        colour = "C0" if one.dashed else "C3"
+        axes.plot(one.x, one.y, "o", color=colour, markerfacecolor="white" if one.dashed else colour)
+    axes.autoscale_view()  # before this the axes do not know where their points are
+    place = axes.transData + axes.transAxes.inverted()
+    named: list[tuple[float, float]] = []
+    for one in sorted(panel.series, key=lambda series: series.y[0]):
+        x, y = place.transform((one.x[0], one.y[0]))
+        while any(abs(x - left) < _NAME_WIDTH and abs(y - bottom) < _NAME_HEIGHT for left, bottom in named):
+            y += _NAME_HEIGHT / 4
+        named.append((x, y))
+        name = axes.text(x + 0.015, y, _escape(one.label), transform=axes.transAxes, va="center", fontsize=6)
+        name.set_in_layout(False)
+    return {}
+
+
 def _bars(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
     """Draw groups of bars: a group for each x value, with a bar for each series."""
     places = _groups(panel)
@@ -138,6 +162,9 @@ def _bars(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> di
     else:
         axes.axhline(0, color="black", linewidth=0.8)
     return handles
+
+
+_DRAWN = {"bars": _bars, "differences": _bars, "named": _named}
 
 
 def _groups(panel: Panel) -> list[float | str]:
