@@ -50,12 +50,14 @@ def train_together(cluster: Cluster, processes: int, train: Callable[[Path], Any
             trainer.fit()
             return
         except TrainingFailedError as error:
-            raised = list(error.worker_failures.values()) if isinstance(error, WorkerGroupError) else []
+            raised: list[Exception] = [getattr(error, "controller_failure", error)]
+            if isinstance(error, WorkerGroupError):
+                raised = list(error.worker_failures.values())
             for one in raised:
                 if isinstance(one, ToolscoutError):
                     raise one from None
             # Ray's own errors say that a process or its machine is gone.
-            lost = bool(raised) and any(type(one).__module__.startswith("ray.") for one in raised)
+            lost = any(type(one).__module__.startswith("ray.") for one in raised)
             if not lost or attempt == _ATTEMPTS:
                 raise ClusterError(f"the training failed: {str(error).strip().splitlines()[-1]}") from None
 
