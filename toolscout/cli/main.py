@@ -15,6 +15,7 @@ from toolscout.cli import (
     add,
     agent,
     codes,
+    compare_with_baseline,
     copy,
     demo,
     doctor,
@@ -115,6 +116,7 @@ app.command()(copy.copy)
 app.add_typer(keys.app, name="keys")
 app.add_typer(index.app, name="index")
 evaluate.register(app)
+app.command("compare-with-baseline")(compare_with_baseline.compare_with_baseline)
 app.command(cls=RayCommand)(train.train)
 app.command(cls=RayCommand)(ablate.ablate)
 app.command(cls=RayCommand)(reproduce.reproduce)
