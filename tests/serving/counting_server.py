@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -20,9 +21,11 @@ TOOLS = [
     {"name": "note", "description": "Write down a word", "inputSchema": WORD},
     {"name": "slow", "description": "Write down a word and tell the progress for some seconds", "inputSchema": WORD},
     {"name": "fail", "description": "Fail", "inputSchema": WORD},
+    {"name": "ask", "description": "Ask the user for a word", "inputSchema": WORD},
 ]
 LOCK = threading.Lock()
 CANCELLED: set[Any] = set()
+ANSWERS: dict[str, queue.Queue[Any]] = {}
 
 
 def append(folder: Path, name: str, line: object) -> None:
@@ -52,6 +55,12 @@ def call(folder: Path, request: dict[str, Any]) -> None:
                     append(folder, "cancelled", word)
                     return
                 time.sleep(0.01)
+    if name == "ask":
+        asked = f"ask-{request['id']}"
+        ANSWERS[asked] = queue.Queue()
+        schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+        send(id=asked, method="elicitation/create", params={"message": word, "requestedSchema": schema})
+        word = ANSWERS[asked].get()["content"]["word"]
     if name == "fail":
         send(id=request["id"], error={"code": -32050, "message": f"no {word}", "data": {"why": "it fails"}})
         return
@@ -70,6 +79,8 @@ def main() -> None:
         method, params = request.get("method"), request.get("params") or {}
         if method == "notifications/cancelled":
             CANCELLED.add(params.get("requestId"))
+        if method is None and request.get("id") in ANSWERS:
+            ANSWERS[request["id"]].put(request.get("result"))
         if "id" not in request or method is None:
             continue
         if method == "initialize":

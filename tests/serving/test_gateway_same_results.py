@@ -147,6 +147,7 @@ def calls(folder: Path, url: str) -> list[tuple[str, str, dict[str, Any]]]:
     """What is called of each server: results of all kinds, and errors."""
     files = folder / "files"
     entity = {"name": "Ada", "entityType": "person", "observations": ["writes programs"]}
+    visit = {"url": "https://shop.example/", "message": "Pay", "elicitationId": "visit-1"}
     thought = {"thought": "First", "nextThoughtNeeded": True, "thoughtNumber": 1, "totalThoughts": 2}
     return [
         ("everything", "echo", {"message": "hey"}),
@@ -158,8 +159,8 @@ def calls(folder: Path, url: str) -> list[tuple[str, str, dict[str, Any]]]:
         ("everything", "get-resource-reference", {"resourceType": "Text", "resourceId": 3}),
         ("everything", "trigger-sampling-request", {"prompt": "Rome", "maxTokens": 20}),
         ("everything", "trigger-elicitation-request", {}),
-        ("everything", "trigger-url-elicitation", {"url": "https://shop.example/", "message": "Pay"}),
-        ("everything", "trigger-url-elicitation", {"url": "https://a.example/", "message": "Pay", "errorPath": True}),
+        ("everything", "trigger-url-elicitation", visit),
+        ("everything", "trigger-url-elicitation", visit | {"errorPath": True}),
         ("everything", "get-roots-list", {}),
         ("memory", "create_entities", {"entities": [entity]}),
         ("memory", "read_graph", {}),

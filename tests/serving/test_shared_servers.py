@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import mcp_types as types
 import pytest
 from mcp import MCPError
 
@@ -123,6 +124,25 @@ def test_what_is_cancelled_at_another_gateway_is_cancelled_at_the_server(start: 
                     await anyio.sleep(0.02)
 
     anyio.run(main)
+
+
+def test_what_a_server_asks_reaches_the_client_of_another_gateway(start: Start) -> None:
+    gateways = start(2)
+    asked: list[str] = []
+
+    async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(params.message)
+        return types.ElicitResult(action="accept", content={"word": "blue"})
+
+    async def main() -> None:
+        for one in (gateways.owner(), *gateways.others()):
+            for mode in ("legacy", "auto"):
+                async with one.client(mode=mode, elicitation_callback=elicit) as client:
+                    result = await called(client, "count/ask", {"word": "Which colour?"})
+                    assert result.structured_content["word"] == "blue"
+
+    anyio.run(main)
+    assert asked == 4 * ["count: Which colour?"]
 
 
 def test_ten_owners_are_killed(start: Start, record_property: Callable[[str, object], None]) -> None:

@@ -243,12 +243,13 @@ class _InterruptedCall(DirectCall):
                 del self._questions[key]
         try:
             while not self._ended:
+                self._news = anyio.Event()
+                if not self._questions:
+                    await self._news.wait()
+                await anyio.sleep(0)  # so that questions asked at once go to the client together
                 if self._questions:
-                    await anyio.sleep(0)  # so that questions asked at once go to the client together
                     self._waits = False
                     return {key: question.request for key, question in self._questions.items()}
-                self._news = anyio.Event()
-                await self._news.wait()
         except anyio.get_cancelled_exc_class():
             self.cancel()
             raise

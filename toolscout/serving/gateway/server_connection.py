@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -166,11 +166,14 @@ class Backend:
 
         Raises UnknownTool where the server does not list the tool or it is held back, and what `request` raises.
         """
-        await self._wait_until_up()
-        name = self._names.get(tool_id)
-        if name is None and self._client is not None:
-            raise UnknownTool(f"{tool_id} is not, or not any more, a tool of its server; search again")
-        result: types.CallToolResult = await self.request(tool_call(name or "", arguments), call)
+
+        def find() -> ServerRequest:
+            name = self._names.get(tool_id)
+            if name is None:
+                raise UnknownTool(f"{tool_id} is not, or not any more, a tool of its server; search again")
+            return tool_call(name, arguments)
+
+        result: types.CallToolResult = await self._send(find, call)
         return result
 
     async def request(self, request: ServerRequest, call: ClientCall) -> Any:
@@ -180,11 +183,15 @@ class Backend:
         while the client is asked something. Raises BackendDown where the server does not answer, ToolscoutError where
         its answer is beyond the limits, MCPError where the server answers with an error.
         """
+        return await self._send(lambda: request, call)
+
+    async def _send(self, make: Callable[[], ServerRequest], call: ClientCall) -> Any:
         timeout = self._options.timeout
         await self._wait_until_up()
         client = self._client
         if client is None:
             raise BackendDown(f"the server {self.name} does not answer: it {self.problem}. It is tried again by itself")
+        request = make()
         call.clock = clock = Clock(timeout)
         with clock.scope, self._in_flight.working_on(call):
             try:
