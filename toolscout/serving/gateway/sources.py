@@ -49,6 +49,7 @@ from toolscout.serving.gateway.server_connection import (
 )
 from toolscout.serving.gateway.server_requests import ServerRequest
 from toolscout.serving.gateway.upstream_auth import Credentials
+from toolscout.stores.listed_by_caller import marked_source
 
 try:
     import anyio
@@ -233,6 +234,11 @@ class Backends:
     def personal(self) -> bool:
         """Whether any server is used in callers' own names."""
         return bool(self._personal)
+
+    @property
+    def listed_by_caller(self) -> frozenset[str]:
+        """The namespaces of these servers: `seen_by` says which of their tools a caller sees."""
+        return frozenset(self._personal)
 
     async def introduce(self, caller: Caller, token: str | None) -> None:
         """Have the servers that are used in callers' own names list their tools for this one, where that is due.
@@ -471,7 +477,8 @@ class Backends:
             self._read_tools[name] = {tool.id: tool for tool in admitted}
         self._held_back[name] = len(listed) - len(admitted)
         marked = [_with_config(tool, self.config.origin) for tool in admitted]
-        source = f"gateway {self.config.origin} {name}"
+        origin = self.config.origin
+        source = marked_source(name, origin) if name in self._personal else f"gateway {origin} {name}"
         await self._change_catalogue(lambda: self.scout.store.add(marked, source, replace=True, sync=True))
 
     def _suspicious(self, name: str, tools: list[Tool]) -> set[str]:
