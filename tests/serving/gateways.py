@@ -95,7 +95,7 @@ async def gateway(
     config = parse_config(document, "test") if document else None
     with Scout.open(store, retriever) as scout:
         backends = Backends(scout, config, backend, held, allow, quarantine_level=level)
-        made = Gateway(Access(scout), backends, options, Audit(audit))
+        made = Gateway(Access(scout, listed_by_caller=backends.listed_by_caller), backends, options, Audit(audit))
         async with backends.running():
             await backends.ready(30)
             yield made

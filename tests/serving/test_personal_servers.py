@@ -18,7 +18,7 @@ from toolscout.serving.gateway.client_calls import ClientCall
 from toolscout.serving.gateway.personal_servers import WANTS_SIGN_IN, PersonalServer
 from toolscout.serving.gateway.server_connection import BackendDown, BackendOptions
 from toolscout.serving.gateway.server_requests import ServerRequest
-from toolscout.serving.gateway.upstream_auth import Credentials, UpstreamAuth
+from toolscout.serving.gateway.upstream_auth import Credentials, NoCredentials, UpstreamAuth
 
 CALLERS = {name: Caller("staff", user=User("staff", "https://i.example", name)) for name in ("alice", "bob", "carol")}
 
@@ -30,19 +30,19 @@ def tool(name: str, text: str = "Says something") -> dict[str, Any]:
 class Crm:
     """A server that lists by token, and the tokens that it was sent."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, auth: UpstreamAuth | None = None) -> None:
         self.lists: dict[str, Any] = {}
         self.asked: list[str] = []
         self.published = 0
         monkeypatch.setattr(personal_servers, "list_tools", self.list_tools)
         monkeypatch.setattr(personal_servers, "send_alone", self.send_alone)
-        credentials = Credentials("crm", UpstreamAuth("pass-through"))
+        credentials = Credentials("crm", auth or UpstreamAuth("pass-through"))
         server = McpServer(url="https://crm.example/mcp", name="crm", headers={"authorization": "Bearer of-all"})
         self.server = PersonalServer(server, credentials, BackendOptions(), self.publish)
 
     async def list_tools(self, server: McpServer, timeout: float) -> ServerListing:
         assert [name.lower() for name in server.headers] == ["authorization"]
-        token = server.headers["Authorization"].removeprefix("Bearer ")
+        [token] = (value.removeprefix("Bearer ") for value in server.headers.values())
         self.asked.append(token)
         await anyio.sleep(0.01)
         listed = self.lists.get(token)
@@ -71,6 +71,27 @@ class Crm:
 @pytest.fixture
 def crm(monkeypatch: pytest.MonkeyPatch) -> Crm:
     return Crm(monkeypatch)
+
+
+def test_a_public_list_is_everybodys_and_calls_are_in_the_callers_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    crm = Crm(monkeypatch, UpstreamAuth("pass-through", {"list": "public"}))
+
+    async def main() -> None:
+        crm.lists = {"of-all": [tool("a")]}
+        assert crm.server.problem == "has not listed its tools"
+        await crm.server.list_for(Caller(""), None)
+        assert crm.asked == ["of-all"]
+        assert crm.server.visible(CALLERS["alice"]) == crm.server.visible(Caller("staff")) == {"crm/a"}
+        assert crm.server.wants_list(CALLERS["alice"]) == ""
+        await crm.server.call(crm.server.listed["crm/a"], {}, CALLERS["alice"], "alice", ClientCall())
+        assert crm.asked[-1] == "a Bearer alice"
+        with pytest.raises(NoCredentials):
+            await crm.server.call(crm.server.listed["crm/a"], {}, Caller("staff"), None, ClientCall())
+        crm.lists = {}  # it does not answer: what is known stays, and it is asked again soon
+        await crm.server.list_for(Caller(""), None)
+        assert crm.server.visible(CALLERS["bob"]) == {"crm/a"}
+
+    anyio.run(main)
 
 
 def test_each_caller_sees_its_own_list(crm: Crm) -> None:

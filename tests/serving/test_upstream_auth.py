@@ -106,7 +106,9 @@ async def running(store: Path, config: dict[str, Any], issuer: Issuer, audit: Pa
         made.access.scout.store.put_principal(Principal("post", allow=("*",)))
         rules = {"principals": [{"principal": "post", "claims": {"groups": "team"}}]}
         sign_in = SignIn([IssuerKeys(issuer.url)], AUDIENCE, parse_claim_rules(rules, [issuer.url]))
-        made.callers.access = Access(made.access.scout, sign_in=sign_in)
+        made.callers.access = Access(
+            made.access.scout, sign_in=sign_in, listed_by_caller=made.backends.listed_by_caller
+        )
         async with serving(transports.make_app(made, ServeOptions())) as url:
             yield url
 
@@ -406,7 +408,9 @@ def test_tools_of_a_personal_server_are_seen_by_those_it_lists_them_for(
                 store.add_key(stored)
                 rules = {"principals": [{"principal": "post", "claims": {"groups": "team"}}]}
                 sign_in = SignIn([IssuerKeys(issuer.url)], AUDIENCE, parse_claim_rules(rules, [issuer.url]))
-                made.callers.access = Access(made.access.scout, sign_in=sign_in)
+                made.callers.access = Access(
+                    made.access.scout, sign_in=sign_in, listed_by_caller=made.backends.listed_by_caller
+                )
                 async with serving(transports.make_app(made, ServeOptions())) as url:
                     for _ in range(2):
                         async with signed_in(url, people["alice"]) as alice:
@@ -546,7 +550,8 @@ def test_keys_of_a_file_belong_to_just_the_principal_that_is_named(tmp_path: Pat
         ("pass-through", "'kind' is one of"),
         ({"kind": "magic"}, "'kind' is one of"),
         ({"kind": ["x"]}, "'kind' is one of"),
-        ({"kind": "pass-through", "tokenUrl": "https://x.example"}, "'tokenUrl'; it takes nothing"),
+        ({"kind": "pass-through", "tokenUrl": "https://x.example"}, "'tokenUrl'; it takes list"),
+        ({"kind": "pass-through", "list": "private"}, "'list' must be 'public'"),
         ({"kind": "exchange"}, "needs 'tokenUrl'"),
         ({"kind": "exchange", "tokenUrl": "http://t.example"}, "must be an https address"),
         ({"kind": "exchange", "tokenUrl": "https://t.example", "clientId": "x"}, "go together"),

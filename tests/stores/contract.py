@@ -146,6 +146,14 @@ class StoreContract:
         store.remove([one.id for one in tools(3)])
         assert [state.source for state in store.sources()] == ["a"]
 
+    def test_source_labels(self, store: Store) -> None:
+        for number, label in enumerate(("list%_ b", "list%_ a", "listed", "other list%_")):
+            store.add(tools(1, namespace=f"n{number}"), label)
+        assert store.source_labels("list%_ ") == ["list%_ a", "list%_ b"]
+        store.remove([one.id for one in tools(1, namespace="n1")])
+        assert store.source_labels("list%_ ") == ["list%_ b"]
+        assert store.source_labels("nothing") == []
+
     def test_another_order_of_properties_is_no_change(self, store: Store) -> None:
         schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
         turned = {"properties": {"b": {"type": "string"}, "a": {"type": "string"}}, "type": "object"}

@@ -152,10 +152,11 @@ def mcp(
         Scout.open(place, named, encoder=encoder, level=level, wait=False) as scout,
     ):
         scout.follow()
-        access = Access(scout, loopback=served is None or served.loopback, sign_in=sign_in)
         held = holding.Quarantine(scout.store.approvals()) if quarantine or held_level else None
         allowed = tuple(allow_target or ())
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, allowed, peers, held_level)
+        own, loopback = backends.listed_by_caller, served is None or served.loopback
+        access = Access(scout, loopback=loopback, sign_in=sign_in, listed_by_caller=own)
         options = GatewayOptions(pins=tuple(pin or ()), expose=expose, key=key)
         gateway = Gateway(access, backends, options, Audit(audit))
         if served is None:

@@ -266,9 +266,19 @@ def _allowed(scout: Scout, namespaces: list[str] | None, principal: str | None) 
 
     Raises BadRequest for a namespace that does not exist.
     """
-    granted = None if principal is None else scout.store.permissions(principal)
+    from toolscout.serving.access import Access
+    from toolscout.stores.listed_by_caller import marked_namespaces
+
+    granted = None if principal is None else Access(scout).named(principal).allowed
     if not namespaces:
-        return granted
+        hidden = marked_namespaces(scout.store) if principal is None else frozenset()
+        if not hidden:
+            return granted
+        output.note(
+            f"left out: {', '.join(sorted(hidden))}, whose servers list their tools for each caller; to search them "
+            "here, name them with --namespace"
+        )
+        return Allowed.of(scout.store.namespaces().keys() - hidden)
     known = scout.store.namespaces()
     for namespace in namespaces:
         if namespace not in known:

@@ -115,8 +115,14 @@ class Rules:
         self._granted = granted
         self._allow = [_parts(pattern) for pattern in allow]
         self._deny = [_parts(pattern) for pattern in deny]
+        self._literal = {pattern.rpartition("/")[0] for pattern in allow}
         self.everything = not self._deny and any(pattern in EVERYTHING for pattern in allow)
         self._known: dict[str, _Names] = {}
+
+    def names(self, namespace: str) -> bool:
+        """Return whether a grant or an allow pattern is of this very namespace: `crm/*` names crm, `*` does not."""
+        granted = namespace in self._granted.namespaces or any(namespace_of(i) == namespace for i in self._granted.ids)
+        return granted or namespace in self._literal
 
     def permits(self, tool_id: str) -> bool:
         """Return whether the principal may see a tool of this id."""

@@ -11,11 +11,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example, Level
@@ -24,6 +25,7 @@ from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, Forbidden, StoreUnavailable, Unauthorized, UnknownTool
 from toolscout.scout import Count, Scout, Search, checked_request
 from toolscout.stores.base import Change, Store
+from toolscout.stores.listed_by_caller import marked_namespaces
 
 if TYPE_CHECKING:
     from toolscout.serving.sign_in import SignIn
@@ -72,18 +74,28 @@ class CallerSearch:
 class Access:
     """Gives callers access to a Scout, each to its own tools. Safe to use from many threads."""
 
-    def __init__(self, scout: Scout, *, loopback: bool = True, token: str = "", sign_in: SignIn | None = None) -> None:
+    def __init__(
+        self,
+        scout: Scout,
+        *,
+        loopback: bool = True,
+        token: str = "",
+        sign_in: SignIn | None = None,
+        listed_by_caller: Collection[str] = (),
+    ) -> None:
         """Control access to a Scout.
 
         `loopback`: only this machine can connect; while the store has no keys, every caller then sees everything.
         `token`: a caller that sends it as its key may also change the catalogue while there are no keys; without a
         token nobody may. Once the store has had a key, keys are required for the lifetime of this object, even after
         the last one is revoked, and the token is void. `sign_in`: accepts tokens of sign-in services beside keys;
-        then every caller needs one or the other from the beginning.
+        then every caller needs one or the other from the beginning. `listed_by_caller`: namespaces of servers that list
+        their tools for each caller, which whoever uses this object asks what a caller may see. Tools of any other such
+        server are seen by admins that see everything, and by principals whose patterns name its namespace.
         """
         self.scout = scout
         self._store = scout.store
-        self._loopback, self._token = loopback, token
+        self._loopback, self._token, self._own = loopback, token, frozenset(listed_by_caller)
         self.sign_in = sign_in
         self._keyed = sign_in is not None
         self._lock = threading.RLock()
@@ -93,8 +105,10 @@ class Access:
         self._access: int | None = None
         self._keys: dict[str, list[Key]] = {}
         self._rules: dict[str, tuple[Rules, bool, str]] = {}
-        self._callers: dict[str, tuple[int, Caller]] = {}
+        self._callers: dict[str, tuple[tuple[int, frozenset[str]], Caller]] = {}
         self._index = _Index(scout.store)
+        self._marks = _Marks(scout.store)
+        self._rest: tuple[tuple[int, frozenset[str]], Allowed] = ((-1, frozenset()), Allowed())
 
     def has_keys(self) -> bool:
         """Return whether callers need a key or a token: a server that others can reach must not start otherwise."""
@@ -114,7 +128,9 @@ class Access:
         with self._lock:
             self._follow()
             if not self._keyed and self._loopback:
-                return Caller(ANONYMOUS, admin=bool(self._token and key) and _equal(key or "", self._token))
+                if self._token and key and _equal(key, self._token):
+                    return Caller(ANONYMOUS, admin=True)
+                return Caller(ANONYMOUS, self._without_hidden(None, self._hidden()))
             if not key:
                 how = "sign in, or send a key" if self.sign_in is not None else "send it"
                 raise Unauthorized(f"this server wants a key; {how} as: Authorization: Bearer KEY")
@@ -136,15 +152,17 @@ class Access:
                 rights = (found.admin, found.tenant) if found else (False, principal)
                 self._rules[principal] = (self._store.rules(principal), *rights)
             rules, admin, tenant = self._rules[principal]
+            hidden = frozenset() if rules.everything and admin else frozenset(filterfalse(rules.names, self._hidden()))
             if rules.everything:
-                return Caller(principal, None, admin, tenant)
+                return Caller(principal, self._without_hidden(None, hidden), admin, tenant)
             self._index.follow()
             cached = self._callers.get(principal)
-            if cached is None or cached[0] != self._index.version:
-                allowed = rules.compiled(self._index.tools, self._index.ids)
+            state = (self._index.version, hidden)
+            if cached is None or cached[0] != state:
+                allowed = self._without_hidden(rules.compiled(self._index.tools, self._index.ids), hidden)
                 same = cached is not None and cached[1].allowed == allowed
                 caller = cached[1] if cached and same else Caller(principal, allowed, admin, tenant)
-                cached = self._callers[principal] = (self._index.version, caller)
+                cached = self._callers[principal] = (state, caller)
             return cached[1]
 
     def sees_all_of(self, caller: Caller, namespace: str) -> bool:
@@ -155,6 +173,23 @@ class Access:
         with self._lock:
             known = self._rules.get(caller.name)
         return known is not None and known[0].permits_all(namespace)
+
+    def _hidden(self) -> frozenset[str]:
+        """Return the namespaces of servers that list their tools for each caller, and that nobody here asks."""
+        return self._marks.namespaces() - self._own
+
+    def _without_hidden(self, allowed: Allowed | None, hidden: frozenset[str]) -> Allowed | None:
+        """Return what is allowed without these namespaces; None stands for everything."""
+        if not hidden:
+            return allowed
+        if allowed is None:
+            self._index.follow()
+            key = (self._index.version, hidden)
+            if self._rest[0] != key:
+                self._rest = (key, Allowed.of(self._index.tools.keys() - hidden))
+            return self._rest[1]
+        ids = (tool_id for tool_id in allowed.ids if namespace_of(tool_id) not in hidden)
+        return Allowed.of(allowed.namespaces - hidden, ids)
 
     def require_admin(self, caller: Caller) -> None:
         """Raise Forbidden where the caller may not change the catalogue."""
@@ -441,6 +476,33 @@ class _Reader:
 
 def _listed(store: Store, since: int) -> tuple[int, list[Change]]:
     return store.stamp(), list(store.changes(since))
+
+
+class _Marks:
+    """The namespaces of servers that list their tools for each caller; follows the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._stamp: int | None = None
+        self._retry_at = 0.0
+        self._reader = _Reader()
+        self._namespaces = frozenset[str]()
+
+    def namespaces(self) -> frozenset[str]:
+        """Return them as they are now, or as last known while the store is away."""
+        if self._store.stamp() == self._stamp or (self._stamp is not None and time.monotonic() < self._retry_at):
+            return self._namespaces
+        try:
+            read = self._read if self._stamp is None else partial(self._reader.read, self._read)
+            self._stamp, self._namespaces = read()
+        except StoreUnavailable:
+            if self._stamp is None:
+                raise
+            self._retry_at = time.monotonic() + _RETRY_S
+        return self._namespaces
+
+    def _read(self) -> tuple[int, frozenset[str]]:
+        return self._store.stamp(), marked_namespaces(self._store)
 
 
 def _public_note(note: str) -> str:

@@ -1,5 +1,7 @@
 """MCP servers that each caller uses in its own name: what one may list, nobody else sees because of that.
 
+A server whose tools are no secret (`"list": "public"`) lists them without credentials, for everybody.
+
 Each list and each call is a connection of its own with the credentials of one caller, so no session is ever shared.
 """
 
@@ -60,6 +62,7 @@ class PersonalServer:
         self.name = clean_text(server.name)
         self.listed: dict[str, Tool] = {}
         self._server, self._credentials, self._options, self._publish = server, credentials, options, publish
+        self.public = credentials.auth.lists_publicly
         self._lists: OrderedDict[str, _List] = OrderedDict()
         self._asking: dict[str, anyio.Event] = {}
         self._admitted: frozenset[str] = frozenset()
@@ -67,7 +70,9 @@ class PersonalServer:
     @property
     def problem(self) -> str:
         """Why no tool of this server is known."""
-        return "" if self.listed else WANTS_SIGN_IN
+        if self.listed:
+            return ""
+        return "has not listed its tools" if self.public else WANTS_SIGN_IN
 
     def admit(self, tools: Iterable[Tool]) -> None:
         """Let callers see and call these tools of `listed` and no others."""
@@ -75,7 +80,7 @@ class PersonalServer:
 
     def visible(self, caller: Caller) -> frozenset[str]:
         """Return the ids of the tools that the server listed for this caller, each with the very text in `listed`."""
-        known = self._lists.get(caller.identity)
+        known = self._lists.get(self._reader(caller))
         if known is None or self._is_older(known, _STALE_LISTS * self._options.relist):
             return frozenset()
         same = (tool_id for tool_id, tool in known.tools.items() if self.listed.get(tool_id) == tool)
@@ -83,20 +88,22 @@ class PersonalServer:
 
     def wants_list(self, caller: Caller) -> str:
         """Return whether the server should be asked what this caller may list: "now", "soon" or ""."""
-        known = self._lists.get(caller.identity)
+        known = self._lists.get(self._reader(caller))
         if known is None or self._is_older(known, _STALE_LISTS * self._options.relist):
             return "now"
         return "soon" if self._is_older(known, _AGAIN_S if known.failed else self._options.relist) else ""
 
     async def list_for(self, caller: Caller, token: str | None) -> None:
         """Ask the server what this caller may list. Where it does not answer, the caller sees none of its tools."""
-        who = caller.identity
+        who = self._reader(caller)
         if (asking := self._asking.get(who)) is not None:
             await asking.wait()
             return
         done = self._asking[who] = anyio.Event()
         try:
             found = await self._ask(caller, token)
+            if self.public and found.failed and who in self._lists:  # it takes nobody's right to see them
+                found = replace(self._lists[who], at=found.at, failed=True)
             self._lists[who] = found
             self._lists.move_to_end(who)
             while len(self._lists) > _MAX_CALLERS:
@@ -137,7 +144,7 @@ class PersonalServer:
 
     async def _ask(self, caller: Caller, token: str | None) -> _List:
         try:
-            server = await self._server_for(caller, token)
+            server = self._server if self.public else await self._server_for(caller, token)
         except NoCredentials:
             return _List({}, time.monotonic(), True)
         try:
@@ -160,6 +167,10 @@ class PersonalServer:
         listing = ServerListing(*secrets.mask_json(listing))  # others may be listed a tool of the very same text
         found = importer.tools_of(self._server, listing, options, most=self._options.max_tool_chars)
         return {tool.id: tool for tool in unique(found, options)}
+
+    def _reader(self, caller: Caller) -> str:
+        """Return for whom a list is kept: for this caller, or for all where they get the same."""
+        return "" if self.public else caller.identity
 
     def _is_listed(self, tool: Tool) -> bool:
         return any(one.tools.get(tool.id) == tool for one in self._lists.values())

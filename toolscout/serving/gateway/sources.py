@@ -49,6 +49,7 @@ from toolscout.serving.gateway.server_connection import (
 )
 from toolscout.serving.gateway.server_requests import ServerRequest
 from toolscout.serving.gateway.upstream_auth import Credentials
+from toolscout.stores.listed_by_caller import marked_source
 
 try:
     import anyio
@@ -164,6 +165,9 @@ class Backends:
                     tasks.start_soon(self._ownership.run, backend, self._unembedded.set, forget)
             self._tasks = tasks
             for name, server in self._personal.items():
+                if server.public:
+                    tasks.start_soon(self._list_for, server, Caller(""), None)
+                    continue
                 _log.info("%s %s; they are listed for each caller that signs in", name, server.problem)
             try:
                 yield self
@@ -234,6 +238,11 @@ class Backends:
     def personal(self) -> bool:
         """Whether any server is used in callers' own names."""
         return bool(self._personal)
+
+    @property
+    def listed_by_caller(self) -> frozenset[str]:
+        """The namespaces of these servers: `seen_by` says which of their tools a caller sees."""
+        return frozenset(name for name, server in self._personal.items() if not server.public)
 
     async def introduce(self, caller: Caller, token: str | None) -> None:
         """Have the servers that are used in callers' own names list their tools for this one, where that is due.
@@ -473,7 +482,8 @@ class Backends:
             self._read_tools[name] = {tool.id: tool for tool in admitted}
         self._held_back[name] = len(listed) - len(admitted)
         marked = [_with_config(tool, self.config.origin) for tool in admitted]
-        source = f"gateway {self.config.origin} {name}"
+        origin = self.config.origin
+        source = marked_source(name, origin) if name in self.listed_by_caller else f"gateway {origin} {name}"
         await self._change_catalogue(lambda: self.scout.store.add(marked, source, replace=True, sync=True))
 
     def _suspicious(self, name: str, tools: list[Tool]) -> set[str]:

@@ -2,6 +2,7 @@
 
 ```json
 {"auth": {"kind": "pass-through"}}
+{"auth": {"kind": "pass-through", "list": "public"}}
 {"auth": {"kind": "exchange", "tokenUrl": "https://…", "audience": "…", "clientId": "…", "clientSecret": "${VAR}"}}
 {"auth": {"kind": "client-credentials", "tokenUrl": "https://…", "clientId": "…", "clientSecret": "${VAR}"}}
 {"auth": {"kind": "key-per-principal", "header": "X-Api-Key", "from": "env:SHOP_KEY_"}}
@@ -34,10 +35,10 @@ from toolscout.errors import BadSource, ToolscoutError
 from toolscout.serving.access import Caller
 
 _KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # by kind: keys that must be there, keys that may
-    "pass-through": ((), ()),
-    "exchange": (("tokenUrl",), ("audience", "resource", "scope", "clientId", "clientSecret")),
+    "pass-through": ((), ("list",)),
+    "exchange": (("tokenUrl",), ("audience", "resource", "scope", "clientId", "clientSecret", "list")),
     "client-credentials": (("tokenUrl", "clientId", "clientSecret"), ("audience", "resource", "scope")),
-    "key-per-principal": (("from",), ("header",)),
+    "key-per-principal": (("from",), ("header", "list")),
 }
 _SECRET = re.compile(r"[\x21-\x7e]{1,16384}")  # what can stand in a header
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
@@ -45,6 +46,7 @@ _EARLY_S = 30.0  # before it expires, a token is replaced
 _USUAL_S = 300.0  # how long a token holds whose service does not say
 _MAX_TOKENS = 1_024
 _MAX_FILE = 1 << 20
+_PUBLIC = "public"
 _GRANT, _TOKEN_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange", "urn:ietf:params:oauth:token-type:access_token"
 _log = logging.getLogger("toolscout.gateway")
 
@@ -60,6 +62,11 @@ class UpstreamAuth:
     def per_caller(self) -> bool:
         """Whether each caller has credentials of its own."""
         return self.kind != "client-credentials"
+
+    @property
+    def lists_publicly(self) -> bool:
+        """Whether an MCP server lists its tools to everybody alike, without credentials of a caller."""
+        return self.settings.get("list") == _PUBLIC
 
 
 class NoCredentials(ToolscoutError):
@@ -91,6 +98,8 @@ def parse_upstream_auth(entry: Mapping[str, Any], options: ReadOptions, place: P
         raise BadSource(f"'auth' of kind {kind} needs {missing[0]!r}")
     if "tokenUrl" in settings and not is_secure(settings["tokenUrl"]):
         raise BadSource("'tokenUrl' must be an https address, or http on this machine")
+    if settings.get("list", _PUBLIC) != _PUBLIC:
+        raise BadSource(f"'list' must be {_PUBLIC!r}, where the server lists its tools without a sign-in, or left out")
     if ("clientId" in settings) != ("clientSecret" in settings):
         raise BadSource("'clientId' and 'clientSecret' go together")
     if not _HEADER.fullmatch(settings.get("header", "Authorization")):

@@ -159,6 +159,17 @@ class ToolTables:
         ]
         return sorted(states, key=lambda state: state.source)
 
+    def source_labels(self, beginning: str) -> list[str]:
+        """Return the labels of sources that have tools here and begin so, sorted."""
+        query = """
+            SELECT source FROM sources WHERE starts_with(source, %s)
+            AND EXISTS (SELECT 1 FROM tools WHERE tools.source = sources.source)
+        """
+        with self._server.reading() as db:
+            return sorted(
+                pg_text.read(source) for (source,) in db.execute(query, [pg_text.write(beginning)]).fetchall()
+            )
+
     def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
         """Yield the tools, or one page of them, sorted by id. Raises BadRequest for a negative offset or limit."""
         if offset < 0 or (limit is not None and limit < 0):

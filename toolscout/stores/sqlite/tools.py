@@ -139,6 +139,15 @@ class ToolTables:
             for source, tools, version, changed in rows
         ]
 
+    def source_labels(self, beginning: str) -> list[str]:
+        """Return the labels of sources that have tools here and begin so, sorted."""
+        query = """
+            SELECT source FROM sources WHERE substr(source, 1, ?) = ?
+            AND EXISTS (SELECT 1 FROM tools WHERE tools.source = sources.source) ORDER BY source
+        """
+        with self._files.reading() as db:
+            return [source for (source,) in db.execute(query, (len(beginning), beginning))]
+
     def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
         """Yield the tools, or one page of them, sorted by id. Raises BadRequest for a negative offset or limit."""
         if offset < 0 or (limit is not None and limit < 0):
