@@ -79,7 +79,7 @@ PEERS = {
         PeerSpec("haystack", "haystack", WORDS, "a list of names"),
         PeerSpec("pydantic-ai", "pydantic_ai", WORDS, "a filtered toolset"),
         PeerSpec("tooluniverse", "tooluniverse", WORDS, "categories"),
-        PeerSpec("semantic-tool-router", "semantic_tool_router", BOTH, "labels of tools"),
+        PeerSpec("semantic-tool-router", "semantic_tool_router", WORDS, "labels of tools"),
         _with_model(
             "semantic-tool-router minilm",
             "semantic_tool_router",
