@@ -115,11 +115,21 @@ def test_the_tool_that_is_called_is_the_one_that_was_permitted(tmp_path: Path) -
     anyio.run(main)
 
 
+class Nobody:
+    """Listens to a server and does nothing."""
+
+    async def tools_listed(self, *_: Any) -> None: ...
+
+    async def offers_changed(self, *_: Any) -> None: ...
+
+    async def resource_updated(self, *_: Any) -> None: ...
+
+    def connected_client(self) -> None: ...
+
+
 def test_a_list_of_an_earlier_connection_lets_nothing_be_called() -> None:
     async def main() -> None:
-        async def publish(*_: Any) -> None: ...
-
-        made = Backend(McpServer(command=("x",), name="mail"), BRISK, publish)
+        made = Backend(McpServer(command=("x",), name="mail"), BRISK, Nobody())
         old = [Tool("mail", "send", origin=Origin("mcp", "x", {"tool": "send"}))]
         made._connected, made._listed = object(), list(old)  # type: ignore[assignment]
         made.admit(old, old)
