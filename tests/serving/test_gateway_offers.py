@@ -110,6 +110,29 @@ def test_what_is_nobodys_is_an_error_that_says_what_to_do(tmp_path: Path) -> Non
     anyio.run(main)
 
 
+def test_what_a_server_quotes_of_its_credentials_is_hidden(tmp_path: Path) -> None:
+    secret = "sk-of-the-gateway-1234"
+
+    async def main() -> None:
+        async with asking("mail", "new http") as server, AsyncExitStack() as stack:
+            document = {"mcpServers": {"mail": server | {"headers": {"Authorization": f"Bearer {secret}"}}}}
+            made = await stack.enter_async_context(gateway(tmp_path / "t.db", document))
+            client = await stack.enter_async_context(Client(made.server))
+            got = await client.get_prompt("mail__first", {"whom": secret})
+            assert got.messages[0].content == types.TextContent(type="text", text="first: greet ***")
+            assert (
+                said(await client.read_resource(f"note://mail/pages/{secret}"))[1] == "mail has note://mail/pages/***"
+            )
+            of_prompt = types.PromptReference(type="ref/prompt", name="mail__first")
+            done = await client.complete(of_prompt, {"name": "whom", "value": secret})
+            assert done.completion.values[0] == "***…"
+            with pytest.raises(MCPError) as raised:
+                await client.read_resource(f"note://mail/pages/{secret}/missing")
+            assert secret not in f"{raised.value} {raised.value.data}"
+
+    anyio.run(main)
+
+
 @pytest.mark.parametrize("kind", UPSTREAMS)
 @pytest.mark.parametrize("mode", MODES)
 def test_changes_reach_who_follows_them(tmp_path: Path, kind: str, mode: str) -> None:

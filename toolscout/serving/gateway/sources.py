@@ -215,7 +215,11 @@ class Backends:
     async def request(self, server: str, request: ServerRequest, for_call: ClientCall) -> Any:
         """Send a request to a server and return its result. Raises what Backend.request raises."""
         with tracing.span(f"upstream {server}", "client", toolscout__upstream=server):
-            return await self._servers[server].request(request, for_call)
+            secrets = for_call.secrets = self._secrets(server, None)
+            try:
+                return masked(await self._servers[server].request(request, for_call), secrets)
+            except MCPError as error:
+                raise MCPError(error.code, secrets.mask(error.message), secrets.mask_json(error.data)) from None
 
     def follow(self, uris: Mapping[str, Collection[str]]) -> None:
         """Have servers tell when these of their resources change, and no others."""
