@@ -162,7 +162,7 @@ class _Runner:
             text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            _, said = child.communicate(timeout=max(0.0, self._ends - time.monotonic()))
+            _, said = child.communicate(timeout=self._ends - time.monotonic())
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
