@@ -26,7 +26,9 @@ from toolscout.catalogue.mcp import client as mcp_client
 from toolscout.catalogue.mcp import messages, stdio
 from toolscout.catalogue.mcp.client import McpServer
 from toolscout.core.tool import Origin, Tool
+from toolscout.serving.gateway import client_calls
 from toolscout.serving.gateway import server_connection as backends
+from toolscout.serving.gateway.client_calls import ClientCall
 from toolscout.serving.gateway.server import Gateway, GatewayOptions
 from toolscout.serving.gateway.server_connection import Backend, BackendDown
 
@@ -241,15 +243,16 @@ def test_progress_without_end_neither_piles_up_nor_says_too_much(tmp_path: Path)
     async def main() -> None:
         async with gateway(tmp_path / "t.db", {"mcpServers": {"bad": hostile("progress")}}, backend=BRISK) as made:
 
-            async def report(done: float, total: float | None, message: str | None) -> None:
-                held.append(message or "")
-                await anyio.sleep(math.inf)  # as a client that does not read
+            class Unread(ClientCall):
+                async def _report(self, progress: float, total: float | None, message: str | None) -> None:
+                    held.append(message or "")
+                    await anyio.sleep(math.inf)  # as a client that does not read
 
             tool = made.backends.scout.store.get(["bad/echo"])[0]
             with anyio.move_on_after(3):
-                await made.backends.call(tool, {}, report)
-            assert 0 < len(held) <= backends._MAX_REPORTS
-            assert {len(message) for message in held} == {backends._MAX_REPORT_CHARS}
+                await made.backends.call(tool, {}, Unread())
+            assert 0 < len(held) <= client_calls._MAX_PENDING
+            assert {len(message) for message in held} == {client_calls._MAX_REPORT_CHARS}
 
     anyio.run(main)
 

@@ -137,7 +137,7 @@ class Access:
             digest = key_digest(key[:_LONGEST_KEY])
             for known in self._keys.get(digest[:8], ()):
                 if hmac.compare_digest(known.digest, digest):
-                    return self.named(known.principal)
+                    return self._named(known.principal)
         raise Unauthorized("this key is not valid, or was revoked; ask for another: toolscout keys add NAME")
 
     def named(self, principal: str) -> Caller:
@@ -147,23 +147,27 @@ class Access:
         """
         with self._lock:
             self._follow()
-            if principal not in self._rules:
-                found = self._store.principal(principal)
-                rights = (found.admin, found.tenant) if found else (False, principal)
-                self._rules[principal] = (self._store.rules(principal), *rights)
-            rules, admin, tenant = self._rules[principal]
-            hidden = frozenset() if rules.everything and admin else frozenset(filterfalse(rules.names, self._hidden()))
-            if rules.everything:
-                return Caller(principal, self._without_hidden(None, hidden), admin, tenant)
-            self._index.follow()
-            cached = self._callers.get(principal)
-            state = (self._index.version, hidden)
-            if cached is None or cached[0] != state:
-                allowed = self._without_hidden(rules.compiled(self._index.tools, self._index.ids), hidden)
-                same = cached is not None and cached[1].allowed == allowed
-                caller = cached[1] if cached and same else Caller(principal, allowed, admin, tenant)
-                cached = self._callers[principal] = (state, caller)
-            return cached[1]
+            return self._named(principal)
+
+    def _named(self, principal: str) -> Caller:
+        """Return the caller by what was read when the store was last followed; needs the lock."""
+        if principal not in self._rules:
+            found = self._store.principal(principal)
+            rights = (found.admin, found.tenant) if found else (False, principal)
+            self._rules[principal] = (self._store.rules(principal), *rights)
+        rules, admin, tenant = self._rules[principal]
+        hidden = frozenset() if rules.everything and admin else frozenset(filterfalse(rules.names, self._hidden()))
+        if rules.everything:
+            return Caller(principal, self._without_hidden(None, hidden), admin, tenant)
+        self._index.follow()
+        cached = self._callers.get(principal)
+        state = (self._index.version, hidden)
+        if cached is None or cached[0] != state:
+            allowed = self._without_hidden(rules.compiled(self._index.tools, self._index.ids), hidden)
+            same = cached is not None and cached[1].allowed == allowed
+            caller = cached[1] if cached and same else Caller(principal, allowed, admin, tenant)
+            cached = self._callers[principal] = (state, caller)
+        return cached[1]
 
     def sees_all_of(self, caller: Caller, namespace: str) -> bool:
         """Return whether the caller may see every tool of a namespace, whether there are any or not."""
@@ -176,7 +180,7 @@ class Access:
 
     def _hidden(self) -> frozenset[str]:
         """Return the namespaces of servers that list their tools for each caller, and that nobody here asks."""
-        return self._marks.namespaces() - self._own
+        return self._marks.namespaces(self._stamp) - self._own
 
     def _without_hidden(self, allowed: Allowed | None, hidden: frozenset[str]) -> Allowed | None:
         """Return what is allowed without these namespaces; None stands for everything."""
@@ -488,9 +492,9 @@ class _Marks:
         self._reader = _Reader()
         self._namespaces = frozenset[str]()
 
-    def namespaces(self) -> frozenset[str]:
-        """Return them as they are now, or as last known while the store is away."""
-        if self._store.stamp() == self._stamp or (self._stamp is not None and time.monotonic() < self._retry_at):
+    def namespaces(self, stamp: int | None) -> frozenset[str]:
+        """Return them as they are at this stamp of the store, or as last known while the store is away."""
+        if self._stamp is not None and (stamp == self._stamp or time.monotonic() < self._retry_at):
             return self._namespaces
         try:
             read = self._read if self._stamp is None else partial(self._reader.read, self._read)

@@ -34,6 +34,7 @@ try:
     import mcp_types as types
     from mcp import MCPError
     from mcp.server.lowlevel.server import NotificationOptions, Server
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
     from toolscout.serving.gateway.argument_process import ArgumentChecks
     from toolscout.serving.middleware import REQUEST_ID
@@ -204,10 +205,15 @@ class Gateway:
         key = self.callers.key(ctx)
         try:
             await self._introduce(key)
-            who = (await self.callers.caller(ctx)).identity
-            self._subscribers.track(ctx, who, key)
-            conversation = self._listed.conversation(ctx, who, key)
-            shown = await self._in_thread(lambda: self._listed.show(conversation))
+            if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+                who = (await self.callers.caller(ctx)).identity
+                self._subscribers.track(ctx, who, key)  # first, so that no change is missed
+                conversation = self._listed.conversation(ctx, who, key)
+                shown = await self._in_thread(lambda: self._listed.show(conversation))
+            else:  # in one turn: the SDK asks for this list before every call
+                shown = await self._in_thread(
+                    lambda: self._listed.show(Conversation(self.access.caller(key).identity, key))
+                )
             return types.ListToolsResult(tools=list(shown.values()))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
