@@ -9,12 +9,11 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from peers.measure import STUDY_NAME
 from peers.table import BOTH, PACKAGE, VECTORS, WORDS
-from studies.running import RESULTS
-from toolscout.errors import ToolscoutError
+from studies.running import RESULTS, update
 from toolscout.evaluation.report.figures import Figure, Panel, Series
 from toolscout.evaluation.report.page import Report, page_text
 from toolscout.evaluation.report.tables import machine, table
@@ -307,15 +306,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; code 1 where a file is stale")
     parser.add_argument("--no-plots", action="store_true", help="leave the picture out, which needs matplotlib")
     given = parser.parse_args(arguments)
-    try:
-        made: dict[Path, Any] = dict(reports(read_rows(ROWS), not given.no_plots))
-        changed = [path for folder, one in made.items() for path in (one.stale if given.check else one.write)(folder)]
-    except ToolscoutError as error:
-        sys.exit(f"error: {error}")
-    for path in changed:
-        sys.stderr.write(f"{'stale' if given.check else 'written'}: {path}\n")
-    if given.check and changed:
-        sys.exit(1)
+    update(lambda: reports(read_rows(ROWS), not given.no_plots), given.check)
 
 
 if __name__ == "__main__":

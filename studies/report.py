@@ -30,9 +30,8 @@ from studies import (
     tool_codes_report,
     verdict_report,
 )
-from studies.running import RESULTS
+from studies.running import RESULTS, update
 from studies.study_rows import StudyRows
-from toolscout.errors import ToolscoutError
 from toolscout.evaluation.report.page import Report, page_text, picture
 
 PAGE = "studies.md"
@@ -91,15 +90,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; code 1 where a file is stale")
     parser.add_argument("--no-plots", action="store_true", help="leave the figures out, which need matplotlib")
     given = parser.parse_args(arguments)
-    try:
-        report = make(given.folder, not given.no_plots)
-        changed = report.stale(given.folder) if given.check else report.write(given.folder)
-    except ToolscoutError as error:
-        sys.exit(f"error: {error}")
-    for path in changed:
-        sys.stderr.write(f"{'stale' if given.check else 'written'}: {path}\n")
-    if given.check and changed:
-        sys.exit(1)
+    update(lambda: {given.folder: make(given.folder, not given.no_plots)}, given.check)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolscout.errors import ToolscoutError
+from toolscout.evaluation.report.page import Report
 from toolscout.papers.jobs import Job, run_jobs
 from toolscout.retrievers.base import FitProgress
 
@@ -47,6 +49,22 @@ def run(todo: Sequence[Job], side_by_side: int, stop_after: float, take: Callabl
         if take and not done.error:
             take(done.result)
     if failed:
+        sys.exit(1)
+
+
+def update(make: Callable[[], Mapping[Path, Report]], check: bool) -> None:
+    """Write what is stale of the reports that are made, by their folders, and say so; with `check` only say it.
+
+    Ends the process with code 1 where `check` finds something stale, and with a message where there is an error.
+    """
+    try:
+        reports = make().items()
+        changed = [path for folder, one in reports for path in (one.stale(folder) if check else one.write(folder))]
+    except ToolscoutError as error:
+        sys.exit(f"error: {error}")
+    for path in changed:
+        sys.stderr.write(f"{'stale' if check else 'written'}: {path}\n")
+    if check and changed:
         sys.exit(1)
 
 

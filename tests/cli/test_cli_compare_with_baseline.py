@@ -43,7 +43,7 @@ def test_both_are_asked_for_the_same_requests(run: Run, files: Path) -> None:
     done = run(*words, "--html", "page.html")
     assert done.exit_code == 0, done.output
     assert "recall@2" in done.stdout
-    assert "of a prompt, the 2 that are found about" in " ".join(done.stdout.split())
+    assert "of a prompt, those that are found about" in " ".join(done.stdout.split())
     page = (files / "page.html").read_text()
     assert "<script>" not in page
     found = json.loads(run(*words, "--json").stdout)
@@ -69,6 +69,14 @@ def test_bad_requests_are_told(run: Run, files: Path, line: object, told: str) -
     (files / "requests.jsonl").write_text("" if line is None else json.dumps(line))
     done = run("compare-with-baseline", "tools.jsonl", "--requests", "requests.jsonl")
     assert (done.exit_code, told in " ".join(done.output.split())) == (2, True), done.output
+
+
+def test_a_page_that_cannot_be_written_is_told_first(run: Run, files: Path) -> None:
+    words = ("compare-with-baseline", "nothing.jsonl", "--requests", "nothing.jsonl")
+    done = run(*words, "--html", "tools.jsonl/page.html")
+    assert (done.exit_code, "page.html cannot be written" in done.output) == (2, True), done.output
+    done = run("compare-with-baseline", "tools.jsonl", "--requests", "nothing.jsonl")
+    assert (done.exit_code, "nothing.jsonl cannot be read (No such file" in done.output) == (2, True), done.output
 
 
 def test_two_tools_of_one_id_are_told(run: Run, files: Path) -> None:

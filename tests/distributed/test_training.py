@@ -37,9 +37,14 @@ def refuse(folder: Path) -> None:
     raise BadModel("this cannot be trained")
 
 
-def test_a_process_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def enough(cluster: Cluster) -> None:
+    """Skip where each process cannot have a core."""
     if cluster.cpus() < TOGETHER:
         pytest.skip("needs two cores")
+
+
+def test_a_process_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     train_together(cluster, TOGETHER, partial(add_up, tmp_path), out)
     assert (tmp_path / "died").exists()
@@ -47,8 +52,6 @@ def test_a_process_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> No
 
 
 def test_errors_are_those_of_the_training(cluster: Cluster, tmp_path: Path) -> None:
-    if cluster.cpus() < TOGETHER:
-        pytest.skip("needs two cores")
     with pytest.raises(BadModel, match="this cannot be trained"):
         train_together(cluster, TOGETHER, refuse, tmp_path / "out")
     with pytest.raises(ClusterError, match="name fewer with --processes"):

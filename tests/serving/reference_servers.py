@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-FROM_PYPI = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch")
-FROM_NPM = ("everything", "memory", "filesystem", "sequential-thinking")
+FROM_PYPI = {"mcp-server-time": "2026.10.19", "mcp-server-git": "2026.10.19", "mcp-server-fetch": "2026.10.24"}
+FROM_NPM = dict.fromkeys(("everything", "memory", "filesystem", "sequential-thinking"), "2026.8.31")
 
 
 def installed() -> Path:
@@ -21,19 +21,20 @@ def installed() -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
-    done = cache / f"done-{len(FROM_PYPI)}-{len(FROM_NPM)}"
-    if not done.exists():
-        packages = [f"@modelcontextprotocol/server-{name}" for name in FROM_NPM]
+    python = [f"{name}=={version}" for name, version in FROM_PYPI.items()]
+    packages = [f"@modelcontextprotocol/server-{name}@{version}" for name, version in FROM_NPM.items()]
+    done, wanted = cache / "installed.txt", "\n".join([*python, *packages])
+    if not done.exists() or done.read_text() != wanted:
         for words in (
             [sys.executable, "-m", "venv", str(cache / "python")],
-            [str(cache / "python" / "bin" / "pip"), "install", "--quiet", *FROM_PYPI],
+            [str(cache / "python" / "bin" / "pip"), "install", "--quiet", *python],
             ["npm", "install", "--silent", "--prefix", str(cache / "node"), *packages],
         ):
             try:
                 subprocess.run(words, check=True, capture_output=True, timeout=300)
             except (subprocess.SubprocessError, OSError) as error:
                 pytest.skip(f"the reference servers cannot be installed here: {error}")
-        done.touch()
+        done.write_text(wanted)
     return cache
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +19,23 @@ pytest.importorskip("torch", reason="needs the extra train")
 from safetensors.numpy import load_file
 from torch import distributed
 
+from toolscout.training.bi_encoder import EncoderTask
 from toolscout.training.data_parallel import FollowerDone, ProcessGroup
 
 pytestmark = pytest.mark.slow
-TOGETHER = 2
+TOGETHER, ENDED = 2, 17
 
 
-def train(rank: int, meeting: str, chosen: DenseOptions, folder: Path) -> None:
-    """Train as one of the processes."""
+def train(rank: int, meeting: str, chosen: DenseOptions, folder: Path, epochs: int) -> None:
+    """Train as one of the processes; all of them end before an epoch that is not wanted."""
+    begin = EncoderTask.begin
+
+    def begin_or_end(self: EncoderTask, epoch: int, saved: Any = None) -> None:
+        if epoch == epochs:
+            os._exit(ENDED)
+        begin(self, epoch, saved)
+
+    EncoderTask.begin = begin_or_end  # type: ignore[method-assign]  # this process ends with the training
     distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=TOGETHER)
     try:
         own = folder if rank == 0 else folder / f"process{rank}"
@@ -35,16 +46,20 @@ def train(rank: int, meeting: str, chosen: DenseOptions, folder: Path) -> None:
         assert not list((folder / f"process{rank}").rglob("*")), "only the leader writes"
 
 
-def trained_together(tmp_path: Path, chosen: DenseOptions) -> Path:
+def trained_together(tmp_path: Path, chosen: DenseOptions, epochs: int = -1) -> Path:
+    """Train in several processes, which end after so many epochs; the default is all."""
     folder = tmp_path / "together"
     context = multiprocessing.get_context("spawn")
-    arguments = (f"file://{tmp_path / 'meeting'}", chosen, folder)
+    arguments = (f"file://{tmp_path / f'meeting{epochs}'}", chosen, folder, epochs)
     processes = [context.Process(target=train, args=(rank, *arguments)) for rank in range(TOGETHER)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(300)
-    assert [process.exitcode for process in processes] == [0] * TOGETHER
+    expected = 0 if epochs < 0 else ENDED
+    assert processes[0].exitcode == expected  # the leader's: the others may find it gone first
+    if not expected:
+        assert {process.exitcode for process in processes} == {0}
     return folder
 
 
@@ -65,3 +80,16 @@ def test_processes_learn_what_one_learns(tmp_path: Path, changed: dict[str, obje
         if name.endswith("key.bias"):
             continue  # it changes no attention, so its gradient is rounding alone
         np.testing.assert_allclose(values, weights[1][name], atol=2e-3, err_msg=name)
+
+
+def test_an_interrupted_training_goes_on_for_all(tmp_path: Path) -> None:
+    chosen = options(tiny_source(tmp_path / "source"), epochs=2, candidates=12)
+    alone = Dense(chosen)
+    alone.fit([TrainingSet(learnable(), "train", "dev")], tmp_path / "alone")
+    folder = trained_together(tmp_path, chosen, epochs=1)
+    assert (folder / "training").is_dir()
+    together = Dense.load(trained_together(tmp_path, chosen))
+    assert together.fit_record is not None
+    assert alone.fit_record is not None
+    losses = [[epoch["loss"] for epoch in one["history"]] for one in (together.fit_record, alone.fit_record)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-2)

@@ -50,9 +50,11 @@ def compare_with_baseline(
     Both are asked for the same requests: how many of the tools needed they find, how long that takes, what the tools
     found save of a prompt, and which requests they answer differently. Nothing is kept.
     """
-    from toolscout.evaluation import baseline
+    from toolscout.evaluation import baseline, row
     from toolscout.evaluation.report import baseline_page
 
+    if html is not None:
+        row.check_writable(html)
     tools = _tools(source)
     with output.progress() as report, tempfile.TemporaryDirectory(prefix="toolscout-baseline-") as folder:
         if requests is None:

@@ -110,8 +110,10 @@ def read_requests(path: Path) -> list[LabelledRequest]:
     found = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadDataset(f"{path} cannot be read ({error}); name a file of requests") from None
+    except OSError as error:
+        raise BadDataset(f"{path} cannot be read ({error.strerror}); name a file of requests") from None
+    except UnicodeDecodeError:
+        raise BadDataset(f"{path} is not text in UTF-8; name a file of requests") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

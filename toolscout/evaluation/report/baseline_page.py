@@ -38,7 +38,7 @@ def saved(found: BaselineComparison) -> str:
     """Say what the tools found take of a prompt, beside all tools."""
     share = 1 - found.tokens_found / max(1, found.tokens)
     return (
-        f"All {found.tools:,} tools take about {found.tokens:,} tokens of a prompt, the {found.k} that are found about "
+        f"All {found.tools:,} tools take about {found.tokens:,} tokens of a prompt, those that are found about "
         f"{found.tokens_found:,}: {100 * share:.0f} % less."
     )
 

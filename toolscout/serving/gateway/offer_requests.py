@@ -30,7 +30,7 @@ from toolscout.serving.gateway.offers import (
     named_templates,
 )
 from toolscout.serving.gateway.server_connection import OfferKind
-from toolscout.serving.gateway.server_requests import completion, prompt_getting, resource_reading
+from toolscout.serving.gateway.server_requests import ServerRequest, completion, prompt_getting, resource_reading
 from toolscout.serving.gateway.sources import Backends
 from toolscout.serving.gateway.subscribers import MAX_FOLLOWED, PROMPTS, RESOURCES, Subscribers
 
@@ -122,9 +122,7 @@ class OfferRequests:
             caller = asked.caller
             server, uri = await self._find(caller, params.uri)
             asked.about = server
-            result = await self._interruptions.run(
-                ctx, params, caller.identity, lambda call: self._backends.request(server, resource_reading(uri), call)
-            )
+            result = await self._asked(ctx, params, caller, server, resource_reading(uri))
             if isinstance(result, types.InputRequiredResult):
                 return result
             texts = [one.text for one in result.contents if isinstance(one, types.TextResourceContents)]
@@ -141,15 +139,20 @@ class OfferRequests:
             caller = asked.caller
             server, name = await self._find_prompt(caller, params.name)
             asked.about = f"{server}/{name}"
-            request = prompt_getting(name, params.arguments)
-            result = await self._interruptions.run(
-                ctx, params, caller.identity, lambda call: self._backends.request(server, request, call)
-            )
+            result = await self._asked(ctx, params, caller, server, prompt_getting(name, params.arguments))
             if isinstance(result, types.InputRequiredResult):
                 return result
             texts = [one.content.text for one in result.messages if isinstance(one.content, types.TextContent)]
             marked: types.GetPromptResult = await _marked(result, f"{server}: the prompt {name}", texts)
             return marked
+
+    async def _asked(
+        self, ctx: Any, params: types.InputResponseRequestParams, caller: Caller, server: str, request: ServerRequest
+    ) -> Any:
+        """Return a server's result, or the questions that it has to the client first."""
+        return await self._interruptions.run(
+            ctx, params, caller.identity, lambda call: self._backends.request(server, request, call)
+        )
 
     async def _complete(self, ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
         async with self._answering(ctx, "complete") as asked:
@@ -165,12 +168,8 @@ class OfferRequests:
             if not self._backends.offers()[server].completes:
                 return types.CompleteResult(completion=types.Completion(values=[]))
             request = completion(params.model_copy(update={"ref": ref}))
-            result: types.CompleteResult = await self._interruptions.run(
-                ctx,
-                types.InputResponseRequestParams(),
-                caller.identity,
-                lambda call: self._backends.request(server, request, call),
-            )
+            nothing = types.InputResponseRequestParams()
+            result: types.CompleteResult = await self._asked(ctx, nothing, caller, server, request)
             return result
 
     async def _subscribe(self, ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
