@@ -52,6 +52,12 @@ def test_a_variant_has_the_settings_of_its_dataset_and_its_one_change(plan: Publ
     )  # fmt: skip
 
 
+def test_an_encoder_is_called_by_its_folder_or_its_model(plan: PublishedPlan) -> None:
+    places = ("", "somewhere/minilm", "models/stage1/encoder", "models/stage1/encoder/")
+    names = [replace(plan, encoder=place).encoder_name() for place in places]
+    assert names == ["default", "minilm", "stage1", "stage1"]
+
+
 def test_what_cannot_be_run_is_refused(plan: PublishedPlan, tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="no variant 'without-everything'; there are: full, without-detection"):
         run_variant(plan, "without-everything", 0)

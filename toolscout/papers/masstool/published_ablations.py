@@ -24,6 +24,7 @@ from toolscout.papers.experiment import ExperimentContext, ExperimentResult, che
 from toolscout.papers.jobs import Job
 from toolscout.papers.masstool.ablations import FULL, StudyPlan, cached_data, need_measures, own_rows
 from toolscout.papers.masstool.published import MasstoolPublished, MasstoolPublishedOptions
+from toolscout.retrievers.document_index import ENCODER_FOLDER
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.provenance import TrainedOn
@@ -89,6 +90,11 @@ class PublishedPlan(StudyPlan):
             raise BadModel("the published network learns detection too: name a folder of prompts that need no tool")
         return replace(found, seed=seed, no_tool=str(find_dataset(self.no_tool)), **VARIANTS[variant])
 
+    def encoder_name(self) -> str:
+        """Return what rows call the encoder: the name of its folder, or of the model whose encoder it is."""
+        folder = Path(self.encoder)
+        return (folder.parent if folder.name == ENCODER_FOLDER else folder).name or "default"
+
     def command(self) -> str:
         """Return the command that repeats the study, without paths of this machine."""
         words = ["python", "-m", "studies.masstool_published", self.data.rpartition("/")[2], "--test", self.test]
@@ -117,7 +123,7 @@ def run_variant(plan: PublishedPlan, variant: str, seed: int) -> ExperimentResul
         "variant": variant,
         "part": variant.partition("-")[0],
         "changes": dict(VARIANTS[variant]),
-        "encoder": plan.encoder.rstrip("/").rpartition("/")[2] or "default",
+        "encoder": plan.encoder_name(),
         "epochs": len((model.fit_record or {}).get("history", ())),
     }
     about = ExperimentContext(
