@@ -27,6 +27,7 @@ from toolscout.errors import BadRequest
 FindingLevel = Literal["low", "medium", "high"]
 _Kind = Literal["name", "text", "result"]
 _Text = tuple[str, str, _Kind]  # where it is, the text, and what it is
+_Looks = tuple[Sequence[Any], Sequence[Any]]  # patterns for raw texts, and for plain ones
 LEVELS: tuple[FindingLevel, ...] = get_args(FindingLevel)
 # Characters of one tool, and of one result, that are scanned. A longer one is a finding by itself.
 MAX_SCANNED_CHARS = 200_000
@@ -1025,21 +1026,24 @@ def checked_finding_level(level: str) -> FindingLevel:
 
 def _scan_texts(texts: Sequence[_Text], tool_id: str) -> list[Finding]:
     """Return what is found. A look at all texts at once settles most tools, one at each text most others."""
-    places = [Place(where, raw, kind, _plain(raw)) for where, raw, kind in texts]
-    nothing = not _worth_a_look("\n".join([one.raw for one in places]), "\n".join([one.plain for one in places]))
+    plain = [_plain(raw) for _, raw, _ in texts]
+    looks = _matching(_quick_looks(), "\n".join([raw for _, raw, _ in texts]), "\n".join(plain))
     found = []
-    for place in places:
-        odd_name = place.kind == "name" and not place.raw.isascii()
-        if odd_name or not (nothing or not _worth_a_look(place.raw, place.plain)):
+    for (where, raw, kind), read in zip(texts, plain, strict=True):
+        odd_name = kind == "name" and not raw.isascii()
+        if odd_name or (any(looks) and any(_matching(looks, raw, read))):
+            place = Place(where, raw, kind, read)
             for rule in RULES:
-                if place.kind in rule.kinds and (excerpt := _first(rule, place)) is not None:
-                    found.append(Finding(rule.name, rule.level, tool_id, place.where, excerpt))
+                if kind in rule.kinds and (excerpt := _first(rule, place)) is not None:
+                    found.append(Finding(rule.name, rule.level, tool_id, where, excerpt))
     return found
 
 
-def _worth_a_look(raw: str, plain: str) -> bool:
-    in_raw, in_plain = _quick_looks()
-    return any(one.search(raw) for one in in_raw) or any(one.search(plain) for one in in_plain)
+def _matching(looks: _Looks, raw: str, plain: str) -> _Looks:
+    """Return those of the patterns that are found: in a part of a text no others can be."""
+    in_raw, in_plain = looks
+    raw_bytes, plain_bytes = raw.encode(), plain.encode()  # re2 would encode a text again for each pattern
+    return [one for one in in_raw if one.search(raw_bytes)], [one for one in in_plain if one.search(plain_bytes)]
 
 
 def _whole(text: str) -> str:
@@ -1056,7 +1060,7 @@ def _first(rule: Rule, place: Place) -> str | None:
 
 
 @cache
-def _quick_looks() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _quick_looks() -> _Looks:
     """Return patterns for all that rules look for, but letters of other scripts in names: in raw and in plain text.
 
     One for each rule: the automaton of all together would not fit the memory that re2 gives it.
@@ -1068,7 +1072,7 @@ def _quick_looks() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         _FIGURES,
     )
     raw, plain = ([re2.compile(f"(?m){one}") for one in patterns] for patterns in (in_raw, in_plain))
-    return tuple(raw), tuple(plain)
+    return raw, plain
 
 
 def _plain(text: str) -> str:
@@ -1100,10 +1104,14 @@ def _nested(value: Any, where: str) -> Iterator[_Text]:
     elif isinstance(value, Mapping):
         named = where.endswith(".properties")
         for key, child in value.items():
-            path = f"{where}.{escaped_text(str(key))[:_EXCERPT]}"
-            if named or len(str(key)) > _KEY_CHARS or not str(key).isascii():
-                yield path, str(key), "name"
-            yield from _nested(child, path)
+            name = str(key)
+            path = f"{where}.{escaped_text(name)[:_EXCERPT]}"
+            if named or len(name) > _KEY_CHARS or not name.isascii():
+                yield path, name, "name"
+            if isinstance(child, str):  # most are
+                yield path, child, "text"
+            else:
+                yield from _nested(child, path)
     elif isinstance(value, Sequence):
         for number, child in enumerate(value):
             yield from _nested(child, f"{where}[{number}]")
