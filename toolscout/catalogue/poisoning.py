@@ -1056,7 +1056,7 @@ def _whole(text: str) -> str:
 
 
 def _first(rule: Rule, place: Place, has_words: bool) -> str | None:
-    """Return an excerpt of the first thing in a place that a rule is about. `has_words`: whether any pattern is there."""
+    """Return an excerpt of the first thing in a place that a rule is about; `has_words`: whether it has a pattern."""
     for pattern in rule.patterns if has_words else ():
         if found := _compiled(f"(?i){pattern}").search(place.plain):
             return _around(place.plain, found.start())
