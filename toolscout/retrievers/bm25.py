@@ -730,7 +730,7 @@ def _matched(stems: frozenset[str], terms: Sequence[_Term], total: float) -> tup
     if not matched:
         return ()
     share = sum(term.weight for term in matched) / total
-    return (MatchedWords(tuple(term.word for term in matched)[:_WORDS_EXPLAINED], round(share, 4)),)
+    return (MatchedWords(tuple(term.word for term in matched[:_WORDS_EXPLAINED]), round(share, 4)),)
 
 
 class _OtherScripts(Bm25):
