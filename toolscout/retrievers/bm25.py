@@ -475,8 +475,8 @@ class Bm25(Retriever):
             words = [word for word in found if len(word) < _LONGEST_WORD and word not in _FUNCTION_WORDS]
             return words, dict.fromkeys(chain.from_iterable(map(self._stems_in, words)))
         text = f"{text} {' '.join(split)}"
-        words, stems = (dict.fromkeys(self._analyzers[field].analyze(text)) for field in ("words", "stems"))
-        return words, stems
+        analysed = [dict.fromkeys(self._analyzers[field].analyze(text)) for field in ("words", "stems")]
+        return analysed[0], analysed[1]
 
     def _query(self, request: str, named: Iterable[str], max_postings: int, sees: Allowed | None) -> Any | None:
         """The rarest words of the request, corrected where no document has them, and the tools it names."""
