@@ -11,7 +11,7 @@ import pytest
 from tests.toys import WORDS, catalogue
 from toolscout.core.answer import MatchedWords
 from toolscout.core.scope import EVERYTHING
-from toolscout.core.tool import Tool
+from toolscout.core.tool import Tool, split_words
 from toolscout.index.spelling import edits
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 
@@ -133,3 +133,43 @@ def test_a_settled_index_scores_as_a_new_one() -> None:
     requests = [" ".join(WORDS[start : start + 3]) for start in range(0, 30, 3)]
     used.settle()
     assert [one.pairs for one in used.rank(requests, 10)] == [one.pairs for one in new.rank(requests, 10)]
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "get the weather of Berlin, please",
+        "call getHTTPCode2 or send_the_message-now (running RUNS) for x@y.com at 10:30",
+        "a" * 39 + " " + "b" * 40 + " " + "C" * 41 + "d",
+        "The my A I'm you Wouldn't HASN'T",
+        "\t_ -- 7 e2e\x00x\x7fy ~~",
+        "zażółć getCafé naïve 5μs",
+    ],
+)
+def test_words_of_a_request_are_those_that_the_analyzers_find(request_text: str) -> None:
+    retriever = Bm25()
+    text = f"{request_text} {' '.join(split_words(request_text))}"
+    found = retriever._words_of(request_text)
+    assert [set(one) for one in found] == [set(retriever._analyzers[name].analyze(text)) for name in ("words", "stems")]
+
+
+def test_what_was_looked_up_is_forgotten_with_each_change() -> None:
+    retriever = Bm25()
+    retriever.add([Tool("mail", "send", "Sends a letter.")])
+    for _ in range(2):  # the second time it is looked up already
+        assert not retriever.rank(["zeppelin"], 5)[0].pairs
+        assert retriever.corrected("leter zepelin", EVERYTHING) == "letter zepelin"
+    retriever.add([Tool("air", "fly", "Flies a zeppelin.")])
+    (ranking,) = retriever.rank(["zeppelin or letter"], 5)
+    assert ranking.ids() == ["air/fly", "mail/send"]
+    assert [why for (why,) in retriever.explain(ranking, ranking.ids())] == [
+        MatchedWords(("zeppelin",), 0.5),
+        MatchedWords(("letter",), 0.5),
+    ]
+    assert retriever.corrected("leter zepelin", EVERYTHING) == "letter zeppelin"
+    retriever.remove(["air/fly"])
+    (ranking,) = retriever.rank(["zeppelin or letter"], 5)
+    assert ranking.ids() == ["mail/send"]
+    ((why,),) = retriever.explain(ranking, ranking.ids())
+    assert isinstance(why, MatchedWords)
+    assert why.share < 0.5  # zeppelin is a word that no tool has

@@ -27,6 +27,7 @@ from toolscout.errors import BadRequest
 FindingLevel = Literal["low", "medium", "high"]
 _Kind = Literal["name", "text", "result"]
 _Text = tuple[str, str, _Kind]  # where it is, the text, and what it is
+_Looks = tuple[Sequence[Any], Sequence[Any]]  # patterns for raw texts, and for plain ones
 LEVELS: tuple[FindingLevel, ...] = get_args(FindingLevel)
 # Characters of one tool, and of one result, that are scanned. A longer one is a finding by itself.
 MAX_SCANNED_CHARS = 200_000
@@ -99,6 +100,7 @@ _ANY_HIDDEN = f"{_TAGS}|{_SELECTORS}|{_OVERRIDES}|{_UNSEEN}|{_JOINERS}"
 _CONTROL = r"[\x00-\x08\x0B\x0C\x0E-\x1A\x1C-\x1F\x7F-\x{9A}\x{9C}-\x{9F}]"
 
 
+_FEW_PATTERNS = 3  # of a rule
 _KEY_CHARS = 32  # of a key of a schema that is no name of a parameter; longer ones are read as names
 
 
@@ -140,9 +142,12 @@ def _tagged(text: str) -> str:
 
 @cache
 def _removing(characters: str) -> dict[int, None]:
-    """Return the table with which str.translate removes these characters; many single ones cost re2.sub too much."""
-    possible = "".join(map(chr, (*range(0x80, 0xD800), *range(0xE000, 0x10000), *range(0xE0000, 0xE01F0))))
-    return dict.fromkeys(map(ord, _compiled(characters).findall(possible)))
+    """Return the table with which str.translate removes these characters; many single ones cost re2.sub too much.
+
+    The characters are given as patterns have them: as numbers, alone or as ranges.
+    """
+    ranges = re.findall(r"\\x\{(\w+)\}(?:-\\x\{(\w+)\})?", characters)
+    return {code: None for first, last in ranges for code in range(int(first, 16), int(last or first, 16) + 1)}
 
 
 # ---- concealment -----------------------------------------------------------------------------------------------------
@@ -1025,21 +1030,24 @@ def checked_finding_level(level: str) -> FindingLevel:
 
 def _scan_texts(texts: Sequence[_Text], tool_id: str) -> list[Finding]:
     """Return what is found. A look at all texts at once settles most tools, one at each text most others."""
-    places = [Place(where, raw, kind, _plain(raw)) for where, raw, kind in texts]
-    nothing = not _worth_a_look("\n".join([one.raw for one in places]), "\n".join([one.plain for one in places]))
+    plain = [_plain(raw) for _, raw, _ in texts]
+    looks = _matching(_quick_looks(), "\n".join([raw for _, raw, _ in texts]), "\n".join(plain))
     found = []
-    for place in places:
-        odd_name = place.kind == "name" and not place.raw.isascii()
-        if odd_name or not (nothing or not _worth_a_look(place.raw, place.plain)):
+    for (where, raw, kind), read in zip(texts, plain, strict=True):
+        in_raw, in_plain = _matching(looks, raw, read) if any(looks) else looks
+        if in_raw or in_plain or (kind == "name" and not raw.isascii()):
+            place = Place(where, raw, kind, read)
             for rule in RULES:
-                if place.kind in rule.kinds and (excerpt := _first(rule, place)) is not None:
-                    found.append(Finding(rule.name, rule.level, tool_id, place.where, excerpt))
+                if kind in rule.kinds and (excerpt := _first(rule, place, bool(in_plain))) is not None:
+                    found.append(Finding(rule.name, rule.level, tool_id, where, excerpt))
     return found
 
 
-def _worth_a_look(raw: str, plain: str) -> bool:
-    in_raw, in_plain = _quick_looks()
-    return any(one.search(raw) for one in in_raw) or any(one.search(plain) for one in in_plain)
+def _matching(looks: _Looks, raw: str, plain: str) -> _Looks:
+    """Return those of the patterns that are found: in a part of a text no others can be."""
+    in_raw, in_plain = looks
+    raw_bytes, plain_bytes = raw.encode(), plain.encode()  # re2 would encode a text again for each pattern
+    return [one for one in in_raw if one.search(raw_bytes)], [one for one in in_plain if one.search(plain_bytes)]
 
 
 def _whole(text: str) -> str:
@@ -1047,28 +1055,26 @@ def _whole(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _first(rule: Rule, place: Place) -> str | None:
-    """Return an excerpt of the first thing in a place that a rule is about."""
-    for pattern in rule.patterns:
+def _first(rule: Rule, place: Place, has_words: bool) -> str | None:
+    """Return an excerpt of the first thing in a place that a rule is about; `has_words`: whether it has a pattern."""
+    for pattern in rule.patterns if has_words else ():
         if found := _compiled(f"(?i){pattern}").search(place.plain):
             return _around(place.plain, found.start())
     return next(rule.check(place), None) if rule.check else None
 
 
 @cache
-def _quick_looks() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _quick_looks() -> _Looks:
     """Return patterns for all that rules look for, but letters of other scripts in names: in raw and in plain text.
 
-    One for each rule: the automaton of all together would not fit the memory that re2 gives it.
+    As few as can be, since each is a pass over the text. A rule with many patterns has one of its own: the automaton of
+    all together would not fit into the memory that re2 gets, and would be slower than all of them one by one.
     """
-    in_raw = ("|".join((_ANY_HIDDEN, _CONTROL, r"[\x1b\x{9b}]")), _BLANKS, f"{_ENCODED}|{_NUMBERED}", _LETTERS_APART)
-    in_plain = (
-        *("(?i)" + "|".join(rule.patterns) for rule in RULES if rule.patterns),
-        f"{_BACKWARDS}|{_ROTATED}",
-        _FIGURES,
-    )
-    raw, plain = ([re2.compile(f"(?m){one}") for one in patterns] for patterns in (in_raw, in_plain))
-    return tuple(raw), tuple(plain)
+    in_raw = "|".join((_ANY_HIDDEN, _CONTROL, r"[\x1b\x{9b}]", _BLANKS, _ENCODED, _NUMBERED, _LETTERS_APART))
+    few = "|".join(one for rule in RULES if len(rule.patterns) <= _FEW_PATTERNS for one in rule.patterns)
+    many = ("(?i)" + "|".join(rule.patterns) for rule in RULES if len(rule.patterns) > _FEW_PATTERNS)
+    in_plain = (f"(?i:{few})|{_BACKWARDS}|{_ROTATED}", _FIGURES, *many)
+    return [re2.compile(f"(?m){in_raw}")], [re2.compile(f"(?m){one}") for one in in_plain]
 
 
 def _plain(text: str) -> str:
@@ -1100,10 +1106,14 @@ def _nested(value: Any, where: str) -> Iterator[_Text]:
     elif isinstance(value, Mapping):
         named = where.endswith(".properties")
         for key, child in value.items():
-            path = f"{where}.{escaped_text(str(key))[:_EXCERPT]}"
-            if named or len(str(key)) > _KEY_CHARS or not str(key).isascii():
-                yield path, str(key), "name"
-            yield from _nested(child, path)
+            name = str(key)
+            path = f"{where}.{escaped_text(name)[:_EXCERPT]}"
+            if named or len(name) > _KEY_CHARS or not name.isascii():
+                yield path, name, "name"
+            if isinstance(child, str):  # most are
+                yield path, child, "text"
+            else:
+                yield from _nested(child, path)
     elif isinstance(value, Sequence):
         for number, child in enumerate(value):
             yield from _nested(child, f"{where}[{number}]")

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, Protocol, Self
 from urllib.parse import unquote
 
@@ -48,6 +49,12 @@ OriginKind = Literal["mcp", "http", "function"]
 def split_words(identifier: str) -> list[str]:
     """Split an identifier at camelCase, snake_case, kebab-case and digits: "getHTTPCode2" -> get HTTP Code 2."""
     return _WORD.findall(identifier)
+
+
+@lru_cache(maxsize=64)
+def request_words(request: str) -> tuple[str, ...]:
+    """Split a request as split_words does; the parts of a search, which all split the same one, split it once."""
+    return tuple(_WORD.findall(request))
 
 
 def clean_text(text: str) -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from toolscout.core.answer import Allowed
-from toolscout.core.tool import name_of, namespace_of, split_words
+from toolscout.core.tool import name_of, namespace_of, request_words, split_words
 from toolscout.index.script_words import has_other_scripts, latin_text, paired_runs
 from toolscout.index.tool_table import Kind, ToolTable, last_word, name_key
 
@@ -141,8 +141,11 @@ class ExactNames:
         return found
 
     def _look_up(self, text: str, allowed: Allowed | None) -> Sequence[str]:
-        words = [word.lower() for word in split_words(text)]
-        if not words or len(words) > _MAX_NAME_WORDS or not self._is_last_word(words[-1]):
+        last = split_words(text[text.rfind(" ") + 1 :])  # a long request is not split only for its last word
+        if last and not self._is_last_word(last[-1].lower()):
+            return ()
+        words = [word.lower() for word in request_words(text)]
+        if not words or len(words) > _MAX_NAME_WORDS or not (last or self._is_last_word(words[-1])):
             return ()
         for start in range(len(words)):
             key = "_".join(words[start:])
@@ -172,7 +175,7 @@ class ExactNames:
             yield from _other_mentions(request)
 
     def _aliased(self, request: str) -> Iterator[tuple[str, str]]:
-        words = split_words(request)
+        words = request_words(request)
         spans = _spans(len(words))
         keys = ["_".join(words[start:end]).lower() for start, end in spans]
         saved = set(self._table.known("alias", keys)) if self._table else set()
@@ -207,6 +210,8 @@ def _spans(count: int) -> list[tuple[int, int]]:
 def _identifiers(text: str) -> Iterator[str]:
     for token in _TOKEN.findall(text):
         token = token.strip(".:-/")
+        if token.islower() and token.isalpha():  # most are plain words, which are no identifiers
+            continue
         if _IDENTIFIER.search(token) or _HYPHENATED.fullmatch(token):
             yield token
 

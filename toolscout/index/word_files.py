@@ -13,9 +13,10 @@ from toolscout.errors import DiskFull
 from toolscout.index.scratch_dir import in_memory, scratch_folder
 from toolscout.index.tool_table import link_file
 
-# Threads and buffer bytes of the writer. A large add gets a large buffer, for few segments, which search faster; a
-# small add gets the smallest buffer, since each commit allocates it again.
-_MANY, _MANY_WRITER, _FEW_WRITER = 1_000, (2, 120_000_000), (1, 15_000_000)
+# Buffer bytes of the writer. A large add gets a large buffer, for few segments, which search faster; a small add gets
+# the smallest buffer, since each commit allocates it again. There is one thread: a second one has a segment of its own,
+# with which a request took a quarter longer over 46,587 tools, and no add was quicker: making documents takes longer.
+_MANY, _MANY_WRITER, _FEW_WRITER = 1_000, 120_000_000, 15_000_000
 _LOCKS = shutil.ignore_patterns("*.lock")
 _META = "meta.json"  # the list of segments, the only file that a commit rewrites
 Fields = dict[str, Any]
@@ -31,7 +32,7 @@ class WordFiles:
         """Start empty, or with the index in the folder `saved`."""
         self._schema, self._analyzers = schema, analyzers
         self._writer: Any = None
-        self._kind = _FEW_WRITER
+        self._room = _FEW_WRITER
         folder = scratch_folder(self, "bm25")
         if saved is not None:
             _link(saved.resolve(), Path(folder))
@@ -89,11 +90,10 @@ class WordFiles:
         self._open(folder)
         shutil.rmtree(full, ignore_errors=True)  # running searches keep the old files open
 
-    def _open_writer(self, kind: tuple[int, int]) -> Any:
-        if self._writer is None or self._kind != kind:
+    def _open_writer(self, room: int) -> Any:
+        if self._writer is None or self._room != room:
             self._close_writer()
-            threads, room = kind
-            self._writer, self._kind = self._index.writer(room, threads), kind
+            self._writer, self._room = self._index.writer(room, num_threads=1), room
         return self._writer
 
     def _close_writer(self) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -21,7 +22,7 @@ import tantivy
 from toolscout.core.answer import Allowed, MatchedWords, Reason
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.scope import EVERYTHING, Scope
-from toolscout.core.tool import Listing, Searchable, name_of, namespace_of, split_words
+from toolscout.core.tool import Listing, Searchable, name_of, namespace_of, request_words
 from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
@@ -47,6 +48,9 @@ _LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
 # is rebuilt before it is saved.
 _MOST_DEAD = 0.1
 _STEMS_KEPT, _WORDS_KEPT = 2_048, 20_000
+# Words, and queries for them, that are looked up in a commit before all are forgotten.
+_COUNTED, _QUERIES = 8_192, 16_384
+_FUNCTION_WORDS, _ASCII_TOKEN = frozenset(FUNCTION_WORDS), re.compile("[a-z0-9]+")
 # Whether a caller's tools have a word is cached for _CALLERS_KEPT callers and _CALLERS_WORDS words each; for a caller
 # with at most _FEW tools, all their words are. A change of more than _MANY tools empties the cache.
 _CALLERS_KEPT, _CALLERS_WORDS, _FEW, _MANY = 64, 4_096, 256, 1_024
@@ -109,6 +113,62 @@ class _Term(NamedTuple):
     weight: float
 
 
+class _Committed:
+    """The last commit as searches see it: the engine's searcher, and what was looked up in it.
+
+    Requests repeat the same words, and asking the engine about one takes several times as long as a dictionary.
+    `terms`: terms of a request for a caller who sees all tools, by word and number of documents. `corrections`: the
+    words that such a caller's word is corrected to.
+    """
+
+    def __init__(self, searcher: Any, schema: Any) -> None:
+        """Begin with nothing looked up."""
+        self.searcher, self._schema = searcher, schema
+        self.forget_corrections()
+        self._counts: dict[str, dict[str, int]] = {}
+        self._queries: dict[tuple[str, str, float], Any] = {}
+
+    def forget_corrections(self) -> None:
+        """Forget what depends on the words that others are corrected to."""
+        self.terms: dict[tuple[str, int], tuple[tuple[str, _Term], ...]] = {}
+        self.corrections: dict[str, list[tuple[int, str]]] = {}
+
+    def frequencies(self, field: str, terms: Iterable[str]) -> list[tuple[int, str]]:
+        """The number of documents that hold each term."""
+        known = self._known(field)
+        return [(self._count(field, term) if (count := known.get(term)) is None else count, term) for term in terms]
+
+    def frequency(self, field: str, term: str) -> int:
+        """The number of documents that hold a term."""
+        count = self._known(field).get(term)
+        return self._count(field, term) if count is None else count
+
+    def query(self, field: str, term: str, boost: float) -> Any | None:
+        """The query for a term, its score multiplied by `boost`; None where no document has it."""
+        queries = self._queries
+        try:
+            return queries[field, term, boost]
+        except KeyError:
+            query = None
+            if self.frequency(field, term):
+                query = tantivy.Query.term_query(self._schema, field, term, "freq")
+                query = query if boost == 1.0 else tantivy.Query.boost_query(query, boost)
+            if len(queries) >= _QUERIES:
+                queries.clear()
+            queries[field, term, boost] = query
+            return query
+
+    def _known(self, field: str) -> dict[str, int]:
+        return self._counts.get(field) or self._counts.setdefault(field, {})
+
+    def _count(self, field: str, term: str) -> int:
+        known, count = self._known(field), int(self.searcher.doc_freq(field, term))
+        if len(known) >= _COUNTED:
+            known.clear()
+        known[term] = count
+        return count
+
+
 class _VisibleWords(NamedTuple):
     """A cache for one caller: whether its tools have a term in a field, and corrections of words.
 
@@ -146,7 +206,7 @@ class Bm25(Retriever):
         self._expanded = expanded  # whether there is a field for expansions: from the first tool with one on
         self._analyzers = {"words": _analyzer(), "stems": _analyzer(self._stemmed_languages)}
         self._files = WordFiles(self._schema, self._analyzers, saved)
-        self._searcher = self._files.searcher
+        self._committed = _Committed(self._files.searcher, self._schema)
         self._vocabulary = Vocabulary()
         self._stemmed: dict[str, list[str]] = {}
         self._stems: dict[int, frozenset[str]] = {}
@@ -227,30 +287,39 @@ class Bm25(Retriever):
         request, scripts = composed(ranking.request), self._scripts_of(ranking.request)
         terms = self._request_terms(latin_text(request) if scripts else request, ranking.scope.sees)
         terms += scripts._request_terms(request, ranking.scope.sees) if scripts else []
+        if not terms:
+            return [()] * len(ids)
         rarest = sorted(terms, key=lambda term: -term.weight)
-        found = self._stems_of(ids) if terms else [frozenset[str]()] * len(ids)
+        found = self._stems_of(ids)
         if scripts:
             found = [own | other for own, other in zip(found, scripts._stems_of(ids), strict=True)]
-        return [_matched(stems, rarest) for stems in found]
+        total = sum(term.weight for term in rarest)
+        return [_matched(stems, rarest, total) for stems in found]
 
     def _request_terms(self, request: str, sees: Allowed | None) -> list[_Term]:
         """The words of a request, one for each stem."""
         terms: dict[str, _Term] = {}
-        for word in self._split(request):
-            for stem in self._stems_in(word):
-                if stem not in terms:
-                    terms[stem] = self._term(word, stem, sees)
+        documents, known = self._counted_documents(), self._committed.terms if sees is None else {}
+        for word in dict.fromkeys(self._split(request)):
+            found = known.get((word, documents))
+            if found is None:
+                found = tuple((stem, self._term(word, stem, documents, sees)) for stem in self._stems_in(word))
+                if len(known) >= _COUNTED:
+                    known.clear()
+                known[word, documents] = found
+            for stem, term in found:
+                terms.setdefault(stem, term)
         return list(terms.values())
 
-    def _term(self, word: str, stem: str, sees: Allowed | None) -> _Term:
+    def _term(self, word: str, stem: str, documents: int, sees: Allowed | None) -> _Term:
         """A word of a request with its weight; one that no document has matches the words it is corrected to."""
         stems = frozenset([stem])
-        frequency = self._searcher.doc_freq("stems", stem) if self._occurs("stems", stem, sees) else 0
+        frequency = self._committed.frequency("stems", stem) if self._occurs("stems", stem, sees) else 0
         if not frequency and self.options.fuzzy and correctable(stem) and not self._in_expansions(stem, sees):
             near = self._near(word.lower(), sees)
             frequency = max((count for _, count in near), default=0)
             stems = frozenset(s for term, _ in near for s in self._stems_in(term)) or stems
-        return _Term(word, stems, _idf(frequency, self._counted_documents()))
+        return _Term(word, stems, _idf(frequency, documents))
 
     def settle(self) -> None:
         """Index the documents again if removed ones may still count in word frequencies."""
@@ -324,7 +393,7 @@ class Bm25(Retriever):
     def _find_scripts(self) -> None:
         """Index the words in other scripts of an index that was saved without them."""
         self.outdated = True
-        if not any(has_other_scripts(word) for word, _ in self._searcher.terms_with_prefix("words", "")):
+        if not any(has_other_scripts(word) for word, _ in self._committed.searcher.terms_with_prefix("words", "")):
             return
         living = ((tool_id, self._text_of(row)) for row, tool_id in enumerate(self._rows.ids) if tool_id)
         tools = [Listing(i, namespace_of(i), name_of(i), (), text, "") for i, text in living if has_other_scripts(text)]
@@ -340,9 +409,9 @@ class Bm25(Retriever):
         """The text of a document that is indexed."""
         return composed(document)
 
-    def _split(self, text: str) -> list[str]:
+    def _split(self, text: str) -> Sequence[str]:
         """The words of a request or a name, split as identifiers are."""
-        return split_words(text)
+        return request_words(text)
 
     def _counted_documents(self) -> int:
         """The number of documents that the rarity of words is judged by."""
@@ -360,18 +429,19 @@ class Bm25(Retriever):
         return self._document(self._text(document), tool.namespace, tool.name, row, self._text(tool.expansion))
 
     def _document(self, text: str, namespace: str, name: str, row: int, expansion: str = "") -> dict[str, Any]:
-        names = " ".join(self._split(composed(namespace)) + self._split(composed(name)))
+        names = " ".join([*self._split(composed(namespace)), *self._split(composed(name))])
         fields = {"words": text, "stems": text, "names": names, "row": row}
         return fields | {"expansion": expansion} if expansion else fields
 
     def _commit(self, documents: Callable[[], Iterable[dict[str, Any]]] = tuple, rows: Sequence[int] = ()) -> None:
         self._files.commit(documents, len(rows), self._dead)
-        self._searcher = self._files.searcher
+        self._committed = _Committed(self._files.searcher, self._schema)
         self._deleted_count += len(self._dead)
         self._dead = []  # last: until then, searches ask for enough extra hits
         # The index itself tells whether a word is known; only the vocabulary for corrections may be out of date.
         if len(self._rows) < _LARGE or time.monotonic() - self._vocabulary.since > _KNOWN_S:
             self._vocabulary = Vocabulary()
+            self._committed.forget_corrections()  # a search that ran meanwhile may have used the one before
 
     def _renew(self) -> None:
         """Index the live documents again in the same rows, in new files; searches in the old files can finish."""
@@ -379,7 +449,7 @@ class Bm25(Retriever):
         living = [(self._text_of(row), namespace_of(i), name_of(i), row, self._expansion_of(row)) for row, i in alive]
         files = WordFiles(self._schema, self._analyzers)
         files.commit(lambda: (self._document(*one) for one in living), len(living), ())
-        self._files, self._searcher, self._deleted_count = files, files.searcher, 0
+        self._files, self._committed, self._deleted_count = files, _Committed(files.searcher, self._schema), 0
 
     def _begin_expansions(self) -> None:
         """Make room for expansions: index the documents again with a field for them."""
@@ -394,24 +464,32 @@ class Bm25(Retriever):
             self._dead.append(row)
             self.names.remove(tool_id)
 
-    def _frequencies(self, field: str, terms: Sequence[str]) -> list[tuple[str, int]]:
-        """Terms with the number of documents that hold them, rarest first."""
-        counted = [(term, self._searcher.doc_freq(field, term)) for term in dict.fromkeys(terms)]
-        return sorted(counted, key=lambda pair: (pair[1], pair[0]))
+    def _words_of(self, request: str) -> tuple[Iterable[str], Iterable[str]]:
+        """The words and the stems that are searched for a request, each once; words in its identifiers are among them.
+
+        The analyzers would find the same in any text. In one that is all ASCII most words are looked up instead.
+        """
+        text, split = self._text(request), self._split(request)
+        if text.isascii():
+            found = dict.fromkeys([*_ASCII_TOKEN.findall(text.lower()), *map(str.lower, split)])
+            words = [word for word in found if len(word) < _LONGEST_WORD and word not in _FUNCTION_WORDS]
+            return words, dict.fromkeys(chain.from_iterable(map(self._stems_in, words)))
+        text = f"{text} {' '.join(split)}"
+        analysed = [dict.fromkeys(self._analyzers[field].analyze(text)) for field in ("words", "stems")]
+        return analysed[0], analysed[1]
 
     def _query(self, request: str, named: Iterable[str], max_postings: int, sees: Allowed | None) -> Any | None:
         """The rarest words of the request, corrected where no document has them, and the tools it names."""
-        text = f"{self._text(request)} {' '.join(self._split(request))}"
-        words = self._frequencies("words", self._analyzers["words"].analyze(text))
-        stems = self._frequencies("stems", self._analyzers["stems"].analyze(text))
+        committed, (found, stemmed) = self._committed, self._words_of(request)
+        words, stems = sorted(committed.frequencies("words", found)), sorted(committed.frequencies("stems", stemmed))
         parts = self._terms("words", words, self.options.words, max_postings)
         parts += self._terms("stems", stems, self.options.stems, max_postings)
         parts += self._terms("names", stems, self.options.names, max_postings)
         parts += self._expansion_terms(stems, max_postings)
         if self.options.fuzzy:
-            for term, _ in words:
-                if correctable(term) and not self._is_known(term, sees):
-                    parts += self._terms("words", self._near(term, sees), self.options.words, max_postings)
+            for count, term in words:
+                if (not count or sees is not None) and (near := self._corrections(term, sees)):
+                    parts += self._terms("words", near, self.options.words, max_postings)
         known = (self._rows.row(tool_id) for tool_id in named)
         for row in (row for row in known if row is not None):  # a tool that was just removed has none
             called = tantivy.Query.term_query(self._schema, "row", row)
@@ -420,22 +498,36 @@ class Bm25(Retriever):
             return None
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, part) for part in parts])
 
-    def _terms(self, field: str, counted: Sequence[tuple[str, int]], weight: float, max_postings: int) -> list[Any]:
+    def _terms(self, field: str, counted: Sequence[tuple[int, str]], weight: float, max_postings: int) -> list[Any]:
+        """The queries for terms, given rarest first, of which the first and all within `max_postings` are searched."""
         if not weight:
             return []
-        parts: list[Any] = []
+        committed, parts = self._committed, list[Any]()
         postings = 0
-        for term, frequency in counted:
-            postings += frequency
-            if parts and postings > max_postings:
+        for frequency, term in counted:
+            if postings and postings + frequency > max_postings:
                 break
+            postings += frequency
             if frequency:
-                query = tantivy.Query.term_query(self._schema, field, term, "freq")
-                boost = weight * self._rarity(frequency)
-                parts.append(query if boost == 1.0 else tantivy.Query.boost_query(query, boost))
+                query = committed.query(field, term, weight * self._rarity(frequency))
+                if query is not None:  # a stem of documents need not be one of names
+                    parts.append(query)
         return parts
 
-    def _expansion_terms(self, stems: Sequence[tuple[str, int]], max_postings: int) -> list[Any]:
+    def _corrections(self, term: str, sees: Allowed | None) -> list[tuple[int, str]]:
+        """The words that a word which no tool has is corrected to, with the number of documents; else none."""
+        known = self._committed.corrections if sees is None else {}
+        found = known.get(term)
+        if found is None:
+            found = []
+            if correctable(term) and not self._is_known(term, sees):
+                found = [(count, word) for word, count in self._near(term, sees)]
+            if len(known) >= _COUNTED:
+                known.clear()
+            known[term] = found
+        return found
+
+    def _expansion_terms(self, stems: Sequence[tuple[int, str]], max_postings: int) -> list[Any]:
         """The words of a request that expansions have. A word is as rare as it is in documents or expansions.
 
         Otherwise each word would count as rare where few tools have an expansion, and put these before the others.
@@ -443,10 +535,10 @@ class Bm25(Retriever):
         if not self._expanded or not self.options.expansions:
             return []
         total, parts = max(self._counted_documents(), 1), list[Any]()
-        own = dict(stems)
-        for term, frequency in self._frequencies("expansion", list(own)):
+        own = {term: frequency for frequency, term in stems}
+        for frequency, term in sorted(self._committed.frequencies("expansion", own)):
             rarity = _idf(max(frequency, own[term]), total) / _idf(frequency, total)
-            parts += self._terms("expansion", [(term, frequency)], self.options.expansions * rarity, max_postings)
+            parts += self._terms("expansion", [(frequency, term)], self.options.expansions * rarity, max_postings)
         return parts
 
     def _in_expansions(self, stem: str, sees: Allowed | None) -> bool:
@@ -462,8 +554,10 @@ class Bm25(Retriever):
 
     def _occurs(self, field: str, term: str, sees: Allowed | None) -> bool:
         """Whether a document that a caller sees has the term."""
-        if sees is None or not self._searcher.doc_freq(field, term):
-            return bool(self._searcher.doc_freq(field, term))
+        if not self._committed.frequency(field, term):
+            return False
+        if sees is None:
+            return True
         known = self._words_seen_by(sees)
         found = known.occurring.get((field, term))
         if found is None:
@@ -515,7 +609,7 @@ class Bm25(Retriever):
         if found is None:
             found = self._vocabulary.near(
                 term,
-                lambda prefix: self._searcher.terms_with_prefix("words", prefix),
+                lambda prefix: self._committed.searcher.terms_with_prefix("words", prefix),
                 lambda word: sees is None or known is None or self._is_seen("words", word, sees, known),
             )
             if known:
@@ -573,7 +667,7 @@ class Bm25(Retriever):
     def _fetch(self, query: Any, k: int) -> Pairs:
         """At least the k best, with every tie of the last one, so that ties can break by id."""
         sought = k + len(self._dead)
-        limit, searcher = sought + 16, self._searcher  # keep this one: a commit replaces the attribute
+        limit, searcher = sought + 16, self._committed.searcher  # keep this one: a commit replaces the attribute
         while True:
             hits = searcher.search(query, limit, count=False).hits
             if len(hits) < limit or hits[-1][0] < hits[sought - 1][0]:
@@ -621,7 +715,7 @@ class Bm25(Retriever):
         """What is stored in a field of some rows, read in one search; rows that were removed are left out."""
         if not rows:
             return {}
-        searcher = self._searcher
+        searcher = self._committed.searcher
         each = [(tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "row", row)) for row in rows]
         places = [place for _, place in searcher.search(tantivy.Query.boolean_query(each), len(rows), count=False).hits]
         found = zip(searcher.fast_field_values("row", places), places, strict=True)
@@ -629,13 +723,14 @@ class Bm25(Retriever):
         return {row: str(value[0]) for row, value in values if value}
 
 
-def _matched(stems: frozenset[str], terms: Sequence[_Term]) -> tuple[Reason, ...]:
-    """The words of a request that a document with these stems has, and their share of the request's weight."""
-    matched = [term for term in terms if term.stems & stems]
+def _matched(stems: frozenset[str], terms: Sequence[_Term], total: float) -> tuple[Reason, ...]:
+    """The words of a request that a document with these stems has, and their share of the request's weight `total`."""
+    lacks = stems.isdisjoint
+    matched = [term for term in terms if not lacks(term.stems)]
     if not matched:
         return ()
-    share = sum(term.weight for term in matched) / sum(term.weight for term in terms)
-    return (MatchedWords(tuple(term.word for term in matched)[:_WORDS_EXPLAINED], round(share, 4)),)
+    share = sum(term.weight for term in matched) / total
+    return (MatchedWords(tuple(term.word for term in matched[:_WORDS_EXPLAINED]), round(share, 4)),)
 
 
 class _OtherScripts(Bm25):
