@@ -16,7 +16,7 @@ from toolscout.retrievers.base import Ranking, Retriever
 from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
 
 TOOLS = [Tool("n", name, name) for name in ("a", "b", "c", "d")]
-BM25_UNIT = 220.0
+BM25_UNIT = 190.0
 
 
 class Scripted(Retriever):
