@@ -3,7 +3,7 @@
 First the unit of a bm25 score beside a cosine (`_UNITS`): on each set alone, on all but one, and on all together, where
 each set counts about the same. Then the weights of relative scores, which other parts are fused by
 (`_DEFAULT_WEIGHTS`). The sets are dev splits; the default model was trained on UltraTool's train split, so words look
-worse there than over tools of your own. Needs $TOOLSCOUT_DATA, and ten minutes: ToolBench has 46,587 tools.
+worse there than over tools of your own. Needs $TOOLSCOUT_DATA, and a quarter of an hour: ToolBench has 46,587 tools.
 """
 
 from __future__ import annotations
