@@ -43,7 +43,7 @@ from toolscout.retrievers.model_folder import read_model, read_new, read_options
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import method
 
-# Where no weights are given and all parts are among these, scores are added up in these units: a bm25 score of 220
+# Where no weights are given and all parts are among these, scores are added up in these units: a bm25 score of 190
 # counts as much as a cosine of 1. Found by recipes/hybrid_weights.py.
 _UNITS = {"bm25": 190.0, "dense": 1.0}
 # The weights of relative scores where none are given, by method, 1 for others; found there too.
