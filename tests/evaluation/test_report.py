@@ -51,6 +51,17 @@ def test_rows_become_tables_the_newest_of_its_kind_counting(tmp_path: Path) -> N
     assert "| query toollens | p50_ms | 3 | 12 (≤ 8: **missed**) |" in text
 
 
+def test_the_newest_row_counts_whatever_file_it_is_in(tmp_path: Path) -> None:
+    options = {"depth": 9}
+    write_rows(tmp_path, scored(date="2026-11-19T06:24:06+00:00", options=options), name="one.jsonl")
+    write_rows(tmp_path, scored(0.5, date="2026-11-18T07:44:34+00:00"), name="two.jsonl")
+    write_rows(tmp_path, timed(464, 3.0) | {"date": "2026-11-19"}, name="bench1.jsonl")
+    write_rows(tmp_path, timed(464, 4.0) | {"date": "2026-11-18"}, name="bench2.jsonl")
+    text = page(tmp_path)
+    assert ("| bm25 | 25.00 |" in text, "50.00" in text) == (True, False)
+    assert "| query toollens | p50_ms | 3 |" in text
+
+
 def test_seeds_are_one_line_of_means_never_the_best(tmp_path: Path) -> None:
     recalls = [0.5, 0.61, 0.93]
     for seed, value in enumerate(recalls):

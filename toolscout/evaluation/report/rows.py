@@ -144,7 +144,12 @@ def is_method(line: ResultLine) -> bool:
 
 def newest(rows: Iterable[RowDict], *keys: str) -> list[RowDict]:
     """Return the newest row of each combination of keys, in the order in which the combinations first occur."""
-    return list({tuple(str(row.get(key, "")) for key in keys): row for row in rows}.values())
+    found: dict[tuple[str, ...], RowDict] = {}
+    for row in rows:
+        combination = tuple(str(row.get(key, "")) for key in keys)
+        if combination not in found or _date(row) >= _date(found[combination]):
+            found[combination] = row
+    return list(found.values())
 
 
 def merge_seeds(rows: Iterable[RowDict]) -> list[ResultLine]:
@@ -157,14 +162,19 @@ def merge_seeds(rows: Iterable[RowDict]) -> list[ResultLine]:
         seed = _seed(row)
         variant = _without_seed(row["variant"], seed) or "default"
         seeds = groups.setdefault((row["dataset"], row["split"], row["digest"], row["retriever"], variant), {})
-        seeds.pop(seed, None)  # so that the newest row comes last
-        seeds[seed] = row
+        older = seeds.pop(seed, row)  # of rows of one date the last one counts, as the newest
+        seeds[seed] = max(row, older, key=_date)
     lines = []
     for seeds in groups.values():
-        last = list(seeds.values())[-1]
-        named = _NAMED_SEED.search(last["variant"]) is not None
-        lines.append(ResultLine(tuple(row for row in seeds.values() if named or _options(row) == _options(last))))
+        found = sorted(seeds.values(), key=_date)
+        named = _NAMED_SEED.search(found[-1]["variant"]) is not None
+        lines.append(ResultLine(tuple(row for row in found if named or _options(row) == _options(found[-1]))))
     return lines
+
+
+def _date(row: RowDict) -> str:
+    """Return when a row was made, so that dates compare as texts; one without a date is older than all others."""
+    return str(row.get("date") or "")
 
 
 def percent(values: Sequence[float]) -> str:
