@@ -178,7 +178,7 @@ def test_the_recalls_of_many_bonuses_are_those_of_metrics() -> None:
         scores, new = random.integers(0, 4, (len(ids), 2)) / 3, {"n/1", "n/2", "n/3"}
         is_gold, is_new = (np.array([i in few for i in ids], dtype=bool) for few in (gold, new))
         asked.append(
-            fusion._split_new_columns(fusion.DevRequest(ids, scores, gold, frozenset(new & {*gold}), is_gold, is_new))
+            fusion._split_new_columns(fusion._DevRequest(ids, scores, gold, frozenset(new & {*gold}), is_gold, is_new))
         )
     thetas = [np.array([1.0, 0.5, 0.7, 1.1, bonus]) for bonus in (-1e6, *fusion._BONUSES.tolist())]
     names = ["recall@5", "known_recall@5"]

@@ -240,7 +240,9 @@ def test_it_is_not_behind_its_best_part() -> None:
         is_gold = np.arange(30) < 2
         ids = [tool.id for tool in TOOLS]
         no_tool = np.zeros(30, bool)
-        asked.append(fusion.DevRequest(ids, np.stack([wide, sure], 1), (ids[0], ids[1]), frozenset(), is_gold, no_tool))
+        asked.append(
+            fusion._DevRequest(ids, np.stack([wide, sure], 1), (ids[0], ids[1]), frozenset(), is_gold, no_tool)
+        )
     solved, alone = np.array([0.5, 4.0]), np.array([1.0, 0.0])
     refined = fusion._refined(asked, solved, 2)
     found = [

@@ -60,7 +60,6 @@ RETRIEVERS: dict[str, Callable[[], Retriever]] = {
     "memory": lambda: Memory(encoder=Remembering()),
     "hybrid": lambda: Hybrid(parts=[Bm25(), dense()]),
     "hybrid-rrf": lambda: Hybrid(HybridOptions(fusion="rrf"), [Bm25(), dense()]),
-    "hybrid-weighed": lambda: Hybrid(HybridOptions(weights=(1.0, 1.32)), [Bm25(), dense()]),
     "hybrid-memory": lambda: Hybrid(parts=[Bm25(), Memory(encoder=Remembering())]),
     "rerank": lambda: Rerank(
         RerankOptions(reranker=str(reranker()), deadline_ms=60_000), [Hybrid(parts=[Bm25(), dense()])]
@@ -202,15 +201,12 @@ def test_other_requests_get_the_full_ranking_without_the_hidden(kind: str, tmp_p
             assert ranks == sorted(ranks)
 
 
-@pytest.mark.parametrize("kind", ["hybrid", "hybrid-weighed"])
-def test_scores_of_hybrid_do_not_say_that_a_better_tool_exists(kind: str, tmp_path: Path) -> None:
-    with opened(kind, tmp_path, TOOLS) as scout:
+def test_scores_of_hybrid_do_not_say_that_a_better_tool_exists(tmp_path: Path) -> None:
+    with opened("hybrid", tmp_path, TOOLS) as scout:
         for tool in HIDDEN[:20]:
             own = scout.retriever.search([f"{tool.description} now"], 120, Scope(ALLOWED))[0]
             best = [hit for hit in own if any(isinstance(reason, Similarity) for reason in hit.reasons)]
-            cosines = [reason.cosine for hit in best for reason in hit.reasons if isinstance(reason, Similarity)]
-            # Its own cosine, or a score relative to the best of its own, whatever lies above it.
-            assert best[0].score >= (max(cosines) if kind == "hybrid" else 1.32 / 2)
+            assert best[0].score > 1.32 / 2  # relative to the best of its own, whatever lies above it
             assert min(hit.score for hit in own) > -1  # nor how many: those below the fused depth count like others
 
 

@@ -348,8 +348,6 @@ PAPER = Paper(
         "Models are fine-tuned and aligned over the vectors of all-MiniLM-L6-v2 as it is; the same model writes for "
         "all retrievers.",
         "As published: over those vectors. As served: over a hybrid of words and vectors.",
-        "The rows of written queries as served are older than the hybrid's fusion in fixed units, which the request "
-        "alone has: they add up scores relative to each part's best (--option hybrid.weights=1,1.32).",
         "The line QTA is this package's form of another paper's recipe (arXiv 2410.03212): one round, rewarded by "
         "rank, the request itself not searched.",
     ),

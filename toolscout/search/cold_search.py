@@ -21,7 +21,7 @@ from toolscout.stores.base import Store, StoreSearch
 NOTE = "the database was searched: the index of this server is still being built"
 _WORDS_EXPLAINED = 6
 _REMEMBERED = 256
-_DENSE_WEIGHT = 1.32  # that of `dense` in a hybrid of relative scores: the database counts words otherwise than bm25
+_DENSE_WEIGHT = 1.32  # that of `dense` in a hybrid
 
 
 def cold_retriever(store: Store, encoder: TextEncoder | None, name: str = "hybrid") -> Retriever | None:

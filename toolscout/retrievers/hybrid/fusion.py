@@ -56,7 +56,7 @@ class Fusion:
 
 
 @dataclass(frozen=True, slots=True)
-class DevRequest:
+class _DevRequest:
     """A dev request: its candidates, a column of relative scores for each part, which are gold, which are new.
 
     `new_gold`: the gold tools that are new, whether or not a part found them. If new tools have separate weights,
@@ -72,12 +72,12 @@ class DevRequest:
 
 
 def relative_scores(
-    part: Retriever, ranking: Pairs, depth: int, allowed: Allowed | None = None, unit: float = 0.0
+    part: Retriever, ranking: Pairs, depth: int, allowed: Allowed | None = None
 ) -> tuple[dict[str, float], float] | None:
-    """Scores relative to the best one, or to `unit`, and the score of a tool that is not ranked.
+    """Scores relative to the best one, and the score of a tool that is not ranked; None where nothing was found.
 
     If the ranking is cut or has pending tools, a tool that is missing gets the last score, an upper bound of its own;
-    otherwise 0. None where nothing was found. `allowed`: the tools that the ranking is restricted to.
+    otherwise 0. `allowed`: the tools that the ranking is restricted to.
     """
     own = {tool_id: score % EXACT_BONUS if score > 0 else 0.0 for tool_id, score in ranking}
     best = max(own.values(), default=0.0)
@@ -85,8 +85,7 @@ def relative_scores(
         return None
     partial = len(ranking) >= depth or part.pending(Scope(allowed)) > 0
     last = min(own.values()) if partial else 0.0
-    whole = unit or best
-    return {tool_id: score / whole for tool_id, score in own.items()}, last / whole
+    return {tool_id: score / best for tool_id, score in own.items()}, last / best
 
 
 def check_encoders(parts: Sequence[Retriever], untrained: Sequence[Retriever]) -> None:
@@ -161,33 +160,16 @@ def learn_weights(
     depth: int,
     progress: FitProgress | None,
 ) -> Fusion:
-    """Learn weights of relative scores that rank the gold tools of dev requests before the other candidates.
+    """Learn weights that rank the gold tools of dev requests before the other candidates.
 
     `rank` gives each part's ranking of each request; `known`: the digests of documents that training has seen.
     """
-    return best_weights(rank_dev(parts, rank, data, known, depth, progress), len(parts))
-
-
-def rank_dev(
-    parts: Sequence[Retriever],
-    rank: Callable[[Sequence[str]], list[list[Pairs]]],
-    data: Sequence[TrainingSet],
-    known: frozenset[str],
-    depth: int,
-    progress: FitProgress | None,
-    units: Sequence[float] = (),
-) -> list[DevRequest]:
-    """The dev requests of all sets, ranked by all parts; scores are relative to each part's best, or to these units."""
-    dev_requests: list[DevRequest] = []
+    dev_requests: list[_DevRequest] = []
     vectors: dict[str, dict[str, Floats]] = {}
     for one in data:
         if one.dev:
-            dev_requests += _dev_requests(parts, rank, one, known, depth, vectors, progress, units)
-    return dev_requests
-
-
-def best_weights(dev_requests: Sequence[DevRequest], size: int) -> Fusion:
-    """The weights of so many parts that rank the gold tools of these requests before the other candidates."""
+            dev_requests += _dev_requests(parts, rank, one, known, depth, vectors, progress)
+    size = len(parts)
     with_new = any((request.is_gold & request.is_new).any() for request in dev_requests)
     if with_new:
         dev_requests = [_split_new_columns(request) for request in dev_requests]
@@ -209,8 +191,7 @@ def _dev_requests(
     depth: int,
     vectors: dict[str, dict[str, Floats]],
     progress: FitProgress | None,
-    units: Sequence[float] = (),
-) -> list[DevRequest]:
+) -> list[_DevRequest]:
     """The dev requests of a set (a sample if there are many), ranked by all parts among the set's own tools."""
     for part in parts:
         part.remove(part.ids())
@@ -224,12 +205,12 @@ def _dev_requests(
             ids = list(dict.fromkeys(tool_id for ranking in rankings for tool_id, _ in ranking))
             scores = np.zeros((len(ids), len(parts)))
             for column, ranking in enumerate(rankings):
-                relative = relative_scores(parts[column], ranking, depth, unit=units[column] if units else 0.0)
+                relative = relative_scores(parts[column], ranking, depth)
                 if relative is not None:
                     scores[:, column] = [relative[0].get(tool_id, relative[1]) for tool_id in ids]
             is_gold = np.array([tool_id in gold for tool_id in ids], dtype=bool)
             is_new = np.array([tool_id in new for tool_id in ids], dtype=bool)
-            found.append(DevRequest(ids, scores, gold, frozenset(new.intersection(gold)), is_gold, is_new))
+            found.append(_DevRequest(ids, scores, gold, frozenset(new.intersection(gold)), is_gold, is_new))
         if progress:
             progress("weighing the parts", start + len(texts), len(split))
     return found
@@ -249,13 +230,13 @@ def _document_vectors(
     return vectors
 
 
-def _split_new_columns(request: DevRequest) -> DevRequest:
+def _split_new_columns(request: _DevRequest) -> _DevRequest:
     """The request with columns for known tools, columns for new tools, and a column for being new."""
     new = request.is_new[:, None]
     return replace(request, scores=np.hstack([request.scores * ~new, request.scores * new, new.astype(np.float64)]))
 
 
-def _solved(dev_requests: Sequence[DevRequest], size: int) -> Doubles:
+def _solved(dev_requests: Sequence[_DevRequest], size: int) -> Doubles:
     """Minimise the loss with a ridge penalty by Newton's method; each step is halved until the loss falls.
 
     Each gold tool competes with all wrong ones, but not with other gold tools: that would favour a part that cannot
@@ -281,7 +262,7 @@ def _solved(dev_requests: Sequence[DevRequest], size: int) -> Doubles:
     return theta
 
 
-def _refined(dev_requests: Sequence[DevRequest], theta: Doubles, size: int) -> Doubles:
+def _refined(dev_requests: Sequence[_DevRequest], theta: Doubles, size: int) -> Doubles:
     """Search around the solved weights, and single parts, for weights that are significantly better on dev.
 
     Better means recall@5 plus NDCG@5, which the loss only approximates.
@@ -354,7 +335,7 @@ class _Loss:
         return value, slope, among + between + _RIDGE * np.eye(self.width)
 
 
-def _ranked(dev_requests: Sequence[DevRequest], theta: Doubles) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+def _ranked(dev_requests: Sequence[_DevRequest], theta: Doubles) -> tuple[list[list[str]], list[tuple[str, ...]]]:
     rankings = []
     for request in dev_requests:
         best = np.argsort(-(request.scores @ theta), kind="stable")[:_K]
@@ -362,7 +343,7 @@ def _ranked(dev_requests: Sequence[DevRequest], theta: Doubles) -> tuple[list[li
     return rankings, [request.gold for request in dev_requests]
 
 
-def _bonus(dev_requests: Sequence[DevRequest], theta: Doubles) -> float:
+def _bonus(dev_requests: Sequence[_DevRequest], theta: Doubles) -> float:
     """The new-tool bonus with the highest recall@5 among those that cost the known tools little.
 
     In a dev split of unseen tools every request needs a new one: without the bound the bonus would be far too high.
@@ -374,7 +355,7 @@ def _bonus(dev_requests: Sequence[DevRequest], theta: Doubles) -> float:
     return round(-max(allowed)[1], 2) if allowed else 0.0
 
 
-def _recalls(dev_requests: Sequence[DevRequest], thetas: Sequence[Doubles]) -> list[tuple[float, float]]:
+def _recalls(dev_requests: Sequence[_DevRequest], thetas: Sequence[Doubles]) -> list[tuple[float, float]]:
     """For each set of weights, the recall@5 of all gold tools and of the known ones: as in `metrics`, but faster.
 
     A gold tool is among the first five where fewer than five candidates have a higher score or, before it, the same.

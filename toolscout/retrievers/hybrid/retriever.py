@@ -43,10 +43,7 @@ from toolscout.retrievers.model_folder import read_model, read_new, read_options
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import method
 
-# Where no weights are given and all parts are among these, scores are added up in these units: a bm25 score of 190
-# counts as much as a cosine of 1. Found by recipes/hybrid_weights.py.
-_UNITS = {"bm25": 190.0, "dense": 1.0}
-# The weights of relative scores where none are given, by method, 1 for others; found there too.
+# Default weights of parts by method, 1 for others; found by recipes/hybrid_weights.py.
 _DEFAULT_WEIGHTS = {"dense": 1.32}
 
 
@@ -54,9 +51,8 @@ _DEFAULT_WEIGHTS = {"dense": 1.32}
 class HybridOptions(Options):
     """How rankings are fused.
 
-    `fusion`: "scores" adds up the parts' scores; "rrf" is reciprocal rank fusion with `constant`. `depth`: how many
-    tools of each ranking are fused. `weights`: of each part's scores relative to its best one; if empty, scores of bm25
-    and dense are added up in fixed units, and those of other parts relative to the best with default weights.
+    `fusion`: "scores" adds up each part's scores relative to its best one; "rrf" is reciprocal rank fusion with
+    `constant`. `depth`: how many tools of each ranking are fused. `weights`: of the parts' scores, defaults if empty.
     `new_weights` and `new_bonus`: for tools that training has not seen. `fit` learns the last three on dev.
     """
 
@@ -79,8 +75,8 @@ class Hybrid(Retriever):
     """Fusion of full rankings.
 
     For a caller with permissions, tools are ordered as in the full catalogue: fusing only the tools that the caller may
-    see would change their order. The scores such a caller gets are those of its own tools alone. Below the fused depth,
-    tools follow in the order of the last part (by default `dense`, which ranks every tool).
+    see would change their order. The scores such a caller gets are relative to the best of its own tools. Below the
+    fused depth, tools follow in the order of the last part (by default `dense`, which ranks every tool).
     """
 
     name: ClassVar[str] = "hybrid"
@@ -258,8 +254,8 @@ class Hybrid(Retriever):
     ) -> Pairs:
         """The same tools in the same order, with scores as if only the allowed tools existed.
 
-        Scores relative to the best tool of all, or to the last one fused, would reveal hidden tools. Where these scores
-        contradict the order, a score is set slightly below the one before it.
+        Scores relative to the best tool of all would reveal hidden tools. Where these scores contradict the order, a
+        score is set slightly below the one before it.
         """
         own = []
         for index in range(len(self._parts)):
@@ -286,15 +282,14 @@ class Hybrid(Retriever):
         return scores
 
     def _add_scores(self, index: int, ranking: Pairs, scores: dict[str, float], allowed: Allowed | None) -> None:
-        """Add a part's scores, in its unit or relative to its best one and times its weight, to `scores`."""
-        part, weights = self._parts[index], self.options.weights
-        in_units = not (weights or self.options.new_weights) and all(one.name in _UNITS for one in self._parts)
-        unit = _UNITS[part.name] if in_units else 0.0
-        relative = relative_scores(part, ranking, self.options.depth, allowed, unit)
+        """Add a part's relative scores, times its weight, to `scores`."""
+        relative = relative_scores(self._parts[index], ranking, self.options.depth, allowed)
         if relative is None:
             return
         own, last = relative
-        weight = weights[index] if weights else 1.0 if in_units else _DEFAULT_WEIGHTS.get(part.name, 1.0)
+        weight = (
+            self.options.weights[index] if self.options.weights else _DEFAULT_WEIGHTS.get(self._parts[index].name, 1.0)
+        )
         new_weight = self.options.new_weights[index] if self.options.new_weights else weight
         new, relative_to = self._new, own.get
         for tool_id, score in scores.items():
