@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 REQUESTS = ["search the issue", "delete a mail event", "weather report for a user", "price map"]
+PREPARED = ("vectors", "store", "graph", "link")
 PARTS = ("encoder_ms", "words_ms", "vectors_ms", "fusion_ms", "explain_ms", "other_ms")
 
 
@@ -147,6 +148,33 @@ def test_callers_are_compared_on_the_same_requests(scout: Scout) -> None:
     assert expected | {"share", "namespaces_first_ms", "ids_first_ms"} == values.keys()
 
 
+def test_tools_are_added_and_removed_and_the_catalogue_is_the_same_again(scout: Scout) -> None:
+    before = {tool.id: tool.digest() for tool in scout.store.tools()}
+    values = measurements.changes(scout, repeats=2)
+    assert (values["found"], values["gone"]) == (1, 1)
+    assert 0 < values["add_p50_ms"] <= values["add_p95_ms"]
+    assert 0 < values["remove_p50_ms"] <= values["remove_p95_ms"]
+    assert {"add_100_s", "remove_100_s"} < values.keys()
+    assert {tool.id: tool.digest() for tool in scout.store.tools()} == before
+
+
+def test_each_tool_that_is_added_is_embedded(tmp_path: Path) -> None:
+    class Counted(HashedWords):
+        texts = 0
+
+        def encode_documents(self, texts: Sequence[str]) -> Any:
+            self.texts += len(texts)
+            return super().encode_documents(texts)
+
+    encoder = Counted()
+    with opened(tmp_path / "store.db", Hybrid(parts=[Bm25(), Dense(encoder=encoder)])) as scout:
+        scout.add(catalogue(50))
+        for _ in range(2):  # the second time too
+            before = encoder.texts
+            measurements.changes(scout, repeats=1)
+            assert encoder.texts == before + measurements.CHANGES + measurements.TOGETHER
+
+
 def test_exact_search_has_a_recall_of_one_and_a_blind_one_less(tmp_path: Path, scout: Scout) -> None:
     exact = measurements.recall(scout, REQUESTS)
     assert exact == {"recall@10": 1.0, "requests": len(REQUESTS)}
@@ -219,8 +247,9 @@ def test_every_measurement_of_a_published_size_is_a_row(
     rows = rows_of(speed.BenchPlan((464,), 2, tmp_path / "work", asked=5))
     kinds = [(row["bench"], row["requests"]) for row in rows]
     queries = [("query", "toollens"), ("query", "toolbench")]
-    assert kinds == [("index", ""), ("open", ""), *queries, ("memory", ""), ("lookup", ""), ("caller", "")]
-    assert [task.phase for task in in_process] == ["index", "index", "open", "serve"]
+    once = [("memory", ""), ("lookup", ""), ("caller", ""), ("change", "")]
+    assert kinds == [("index", ""), ("open", ""), *queries, *once]
+    assert [task.phase for task in in_process] == ["index", "index", "open", "serve", "change"]
     for row in rows:
         assert {"tools", "catalogue", "how", "hardware", "commit", "command", "date"} <= row.keys()
         assert row["tools"] == 464
@@ -234,7 +263,7 @@ def test_cached_vectors_stand_in_for_embedding(data: Path, tmp_path: Path, in_pr
     assert "index_s" in first["values"]
     assert "index_s" not in second["values"]
     assert second["command"].endswith("--no-embed-timing")
-    assert in_process[3].cached
+    assert in_process[4].cached
 
 
 def test_a_made_up_catalogue_is_prepared_once(
@@ -243,13 +272,55 @@ def test_a_made_up_catalogue_is_prepared_once(
     monkeypatch.setattr(speed, "DenseOptions", lambda: DenseOptions(graph_above=100))
     plan = speed.BenchPlan((250,), 1, tmp_path / "work", asked=5)
     rows = rows_of(plan)
-    assert [task.phase for task in in_process] == ["prepare", "open", "serve", "recall"]
+    measured = ["open", "serve", "recall", "change"]
+    assert [task.phase for task in in_process] == [*PREPARED, *measured]
     again = rows_of(plan)
-    assert [task.phase for task in in_process[4:]] == ["open", "serve", "recall"]
+    assert [task.phase for task in in_process[8:]] == measured
     assert again[0]["values"] == rows[0]["values"]
-    assert (rows[0]["values"]["embedded"], rows[-1]["values"]["recall@10"]) == (0, 1.0)
+    assert (rows[0]["values"]["embedded"], rows[-2]["values"]["recall@10"]) == (0, 1.0)
+    values = rows[0]["values"]
+    assert values["first_answer_s"] == pytest.approx(values["store_s"] + values["own_index_s"], rel=1e-3)
     assert f"noise of length {synthetic_catalogue.SIGMA}" in rows[0]["how"]
     assert rows[0]["tools"] == 250
+
+
+@pytest.mark.parametrize("step", PREPARED)
+def test_a_preparation_that_was_interrupted_goes_on(
+    data: Path, tmp_path: Path, in_process: list[BenchTask], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    plan, run = speed.BenchPlan((250,), 1, tmp_path / "work", asked=5), speed._run_child
+
+    def interrupted(task: BenchTask, *rest: Any) -> worker.BenchValues:
+        if task.phase == step:
+            raise KeyboardInterrupt
+        return run(task, *rest)
+
+    monkeypatch.setattr(speed, "_run_child", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rows_of(plan)
+    monkeypatch.setattr(speed, "_run_child", run)
+    del in_process[:]
+    rows = rows_of(plan)
+    assert [task.phase for task in in_process] == [*PREPARED[PREPARED.index(step) :], "open", "serve", "change"]
+    assert {"store_s", "own_index_s", "link_s"} <= rows[0]["values"].keys()
+
+
+def test_what_is_not_the_catalogue_that_was_prepared_is_prepared_anew(
+    data: Path, tmp_path: Path, in_process: list[BenchTask]
+) -> None:
+    plan = speed.BenchPlan((250,), 1, tmp_path / "work", asked=5)
+    rows_of(plan)
+    (record,) = (tmp_path / "work").glob("*/prepared.json")
+    (record.parent / "store.db").unlink()
+    del in_process[:]
+    rows_of(plan)
+    assert [task.phase for task in in_process[:4]] == list(PREPARED)
+    done = json.loads(record.read_text())
+    del done["steps"]["store"], done["steps"]["link"]  # ended before it was noted that the tools are stored
+    record.write_text(json.dumps(done))
+    del in_process[:]
+    rows_of(plan)
+    assert [task.phase for task in in_process[:4]] == list(PREPARED)
 
 
 def test_catalogues_in_a_database_have_a_schema_each(
@@ -265,7 +336,7 @@ def test_catalogues_in_a_database_have_a_schema_each(
     server = postgres.url("any").partition("&schema=")[0]
     plan = speed.BenchPlan((120,), 1, tmp_path / "work", asked=5, server=server)
     rows = rows_of(plan)
-    assert [task.phase for task in in_process] == ["prepare", "open", "cold", "serve"]
+    assert [task.phase for task in in_process] == [*PREPARED, "open", "cold", "serve", "change"]
     places = {task.store for task in in_process} | set(opened_cold)
     assert len(places) == 1
     assert "&schema=bench_postgresql_perturbed_120_" in places.pop()

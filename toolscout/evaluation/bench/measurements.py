@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Doubles, Floats
-from toolscout.core.tool import name_of, split_words
+from toolscout.core.tool import Tool, name_of, split_words
 from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.bm25 import Bm25
@@ -34,9 +35,12 @@ OpenScout = Callable[[], Scout]
 K = 5
 ALLOWED_SHARE = 0.05
 LOOKUPS = 300
+CHANGES, TOGETHER = 20, 100
 _WARM_UP = 10
 _SEED = 7
+_ADDED = "toolscout-bench"
 _COLD_PAUSE_S = 0.5
+_COLD_SAMPLE = 50
 _TIE = 2e-6  # cosines are rounded to six digits
 
 
@@ -135,7 +139,8 @@ def opening_times(path: str, request: str, repeats: int) -> Values:
 def cold_start(path: str, requests: Sequence[str]) -> Values:
     """Open a catalogue without an index of its own, and time it until it first answers and until its own index stands.
 
-    Meanwhile the database answers: `searches` requests, in `p50_ms` and `max_ms`, with a pause after each.
+    Meanwhile the database answers: `searches` requests, `p50_ms` to `max_ms`, with a pause after each. `recall@10` is
+    that of the database's index over vectors against exact search, where it has one.
     """
     started, times = time.perf_counter(), list[float]()
     with Scout.open(path, wait=False) as scout:
@@ -149,8 +154,13 @@ def cold_start(path: str, requests: Sequence[str]) -> Values:
             times.append((time.perf_counter() - began) * 1000)
             time.sleep(_COLD_PAUSE_S)
         built = time.perf_counter()
+        search, encoder = scout.store.own_search(), parts_of(scout).encoder
+        recall = search.recall(encoder.fingerprint, _COLD_SAMPLE, 10) if search is not None else None
     values = {"first_answer_s": answered - started, "own_index_s": built - started, "searches": float(len(times))}
-    return values | ({"p50_ms": median(times), "max_ms": max(times)} if times else {})
+    if times:
+        p50, p95 = np.percentile(times, [50, 95])
+        values |= {"p50_ms": float(p50), "p95_ms": float(p95), "max_ms": max(times)}
+    return values | ({"recall@10": recall} if recall is not None else {})
 
 
 def _open_and_close(path: str, retriever: str) -> None:
@@ -305,6 +315,47 @@ def restricted_callers(store: Store) -> dict[str, Allowed]:
             chosen.append(namespace)
             seen += size
     return {"namespaces": Allowed.of(chosen), "ids": Allowed.of(ids=rng.sample(store.ids(), wanted))}
+
+
+def changes(scout: Scout, repeats: int) -> Values:
+    """Add tools and remove them again; the catalogue is the same in the end.
+
+    `add_…_ms` is the time until a new tool is stored, embedded and first among what a search for its name finds,
+    `remove_…_ms` until that search does not find it; `add_100_s` and `remove_100_s` are times of a hundred at once.
+    `found` and `gone` are the shares of the tools for which a search said so.
+    """
+    adding, removing, together = list[float](), list[float](), (list[float](), list[float]())
+    found = gone = 0
+    for _ in range(repeats):
+        *few, last = _new_tools(scout.store, CHANGES + 1)
+        for new in few:
+            started = time.perf_counter()
+            scout.add([new], label=_ADDED)
+            found += [hit.tool_id for hit in scout.search(new.name, K).considered[:1]] == [new.id]
+            adding.append((time.perf_counter() - started) * 1000)
+        for new in few:
+            started = time.perf_counter()
+            scout.remove(new.id)
+            gone += new.id not in [hit.tool_id for hit in scout.search(new.name, K).considered]
+            removing.append((time.perf_counter() - started) * 1000)
+        many = [replace(last, name=f"{last.name}_{number}") for number in range(TOGETHER)]
+        together[0].extend(_seconds(partial(scout.add, many, label=_ADDED), 1))
+        together[1].extend(_seconds(partial(scout.remove, [one.id for one in many]), 1))
+    values = Values()
+    for name, times, several in (("add", adding, together[0]), ("remove", removing, together[1])):
+        p50, p95 = np.percentile(times, [50, 95])
+        values |= {f"{name}_p50_ms": float(p50), f"{name}_p95_ms": float(p95), f"{name}_{TOGETHER}_s": median(several)}
+    return values | {"found": found / len(adding), "gone": gone / len(removing)}
+
+
+def _new_tools(store: Store, count: int) -> list[Tool]:
+    """Return copies of stored tools under new names, whose texts no tool has had before."""
+    known = store.get(random.Random(_SEED).choices(store.ids(), k=count))
+    version = store.version()
+    return [
+        replace(one, namespace=_ADDED, name=f"{one.name}_{version}_{number}", aliases=())
+        for number, one in enumerate(known)
+    ]
 
 
 def recall(scout: Scout, requests: Sequence[str], k: int = 10) -> Values:

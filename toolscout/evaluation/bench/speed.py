@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from toolscout.core.tool import DOCUMENT_VERSION
 from toolscout.data.dataset import Dataset
@@ -23,6 +23,7 @@ from toolscout.errors import BadDataset, BadRequest, ToolscoutError
 from toolscout.evaluation.bench import synthetic_catalogue
 from toolscout.evaluation.bench.worker import BenchTask, BenchValues
 from toolscout.evaluation.row import RowDict, provenance
+from toolscout.index.tool_table import replace_file
 from toolscout.models.encoders.settings import VARIABLE as ENCODER_VARIABLE
 from toolscout.retrievers.dense import DenseOptions
 from toolscout.scout import Progress
@@ -31,6 +32,8 @@ from toolscout.stores import is_url, open_store
 PUBLISHED = {464: "toollens", 46_587: "toolbench"}
 REQUEST_SETS = ("toollens", "toolbench")
 ASKED = 300
+# What makes a synthetic catalogue, each in a process of its own.
+_STEPS: Sequence[Literal["vectors", "store", "graph", "link"]] = ("vectors", "store", "graph", "link")
 _INDEX_ONCE_FROM = 10_000  # from this size on, embedding takes minutes and is not repeated
 
 
@@ -221,23 +224,41 @@ def _measure_size(
         name = next(iter(requests))
         task = BenchTask("recall", place, requests={name: requests[name]})
         yield f"recall {name}", _run_child(task, plan, subject, progress)["recall"]
+    yield from _run_child(BenchTask("change", place, repeats=plan.repeats), plan, subject, progress).items()
 
 
 def _prepare_catalogue(
     plan: BenchPlan, subject: BenchCatalogue, requests: dict[str, list[str]], progress: Progress | None
 ) -> tuple[str, BenchValues]:
-    """Return the place of a synthetic catalogue and the times of making it; both are reused where they exist."""
+    """Return the place of a synthetic catalogue and the times of making it; both are reused where they exist.
+
+    Each step is noted when it is done, so that a preparation that was interrupted goes on with the next.
+    """
     kind = f"{plan.store}-" if plan.store else ""
     folder = plan.work / f"{kind}{subject.name}-{subject.tools}-{synthetic_catalogue.RECIPE}.{DOCUMENT_VERSION}"
     place, record = plan.place(folder), folder / "prepared.json"
-    if record.is_file():
-        measured: BenchValues = json.loads(record.read_text())
-        return place, measured
-    _empty(folder, place)
-    task = BenchTask("prepare", place, subject.source, tools=subject.tools, requests=requests)
-    measured = _run_child(task, plan, subject, progress)
-    record.write_text(json.dumps(measured))
-    return place, measured
+    folder.mkdir(parents=True, exist_ok=True)
+    found = json.loads(record.read_text()) if record.is_file() else {}
+    with open_store(place) as store:
+        # Of another database, or ended between storing tools and noting it: then its times are not known.
+        usable = found.get("identity") == store.identity() and ("store" in found["steps"]) == (store.count() > 0)
+        found = found if usable else {}
+    if not found:
+        _empty(folder, place)
+        with open_store(place) as store:
+            found = {"identity": store.identity(), "steps": {}}
+        _note(record, found)
+    for step in _STEPS:
+        if step not in found["steps"]:
+            task = BenchTask(step, place, subject.source, tools=subject.tools, requests=requests)
+            found["steps"] |= _run_child(task, plan, subject, progress)
+            _note(record, found)
+    values = {key: value for step in _STEPS for key, value in found["steps"][step].items()}
+    return place, {"index": {**values, "first_answer_s": values["store_s"] + values["own_index_s"]}}
+
+
+def _note(record: Path, found: RowDict) -> None:
+    replace_file(record, lambda path: path.write_text(json.dumps(found)))
 
 
 def _empty(folder: Path, place: str) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from toolscout import catalogue
-from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel
 from toolscout.evaluation.bench import measurements, synthetic_catalogue
@@ -38,7 +38,7 @@ class BenchTask:
     request set. `cached`: take vectors from the cache.
     """
 
-    phase: Literal["index", "prepare", "open", "cold", "serve", "recall"]
+    phase: Literal["index", "vectors", "store", "graph", "link", "open", "cold", "serve", "change", "recall"]
     store: str
     source: str = ""
     tools: int = 0
@@ -57,8 +57,8 @@ def run(task: BenchTask) -> BenchValues:
     texts = next(iter(task.requests.values()), [])
     if task.phase == "index":
         return {"index": _index(task, path, texts[0])}
-    if task.phase == "prepare":
-        return {"index": _prepare(task, path, texts[0])}
+    if task.phase in _PREPARING:
+        return {task.phase: _PREPARING[task.phase](task)}
     if task.phase == "open":
         return {"open": measurements.opening_times(path, texts[0], task.repeats)}
     if task.phase == "cold":
@@ -70,6 +70,8 @@ def run(task: BenchTask) -> BenchValues:
         opened = time.perf_counter() - started
         if task.phase == "recall":
             return {"recall": measurements.recall(scout, texts)}
+        if task.phase == "change":
+            return {"change": measurements.changes(scout, task.repeats)}
         return _serve(task, scout, opened)
 
 
@@ -107,33 +109,64 @@ def _serve(task: BenchTask, scout: Scout, open_s: float) -> BenchValues:
     return measured
 
 
-def _prepare(task: BenchTask, path: str, request: str) -> measurements.Values:
-    """Make a synthetic catalogue and time it. Its vectors are stored first, so that no tool is embedded."""
-    base = synthetic_catalogue.base_tools(Path(task.source))[: task.tools]
-    with _open(path) as scout:
+def _put_vectors(task: BenchTask) -> measurements.Values:
+    """Store the vectors of a synthetic catalogue before its tools, so that none is embedded."""
+    base = _base(task)
+    with _open(task.store) as scout:
         encoder = measurements.parts_of(scout).encoder
-        vectors = tool_vectors(base, encoder, progress=_report)
-        _put_vectors(scout, encoder.fingerprint, base, vectors, task.tools)
+        rows = tool_vectors(base, encoder, progress=_report)
+        tools, done = synthetic_catalogue.tools(base, task.tools), 0
+        for batch in synthetic_catalogue.vectors(rows, task.tools):
+            digests = [tool.digest() for tool in islice(tools, len(batch))]
+            scout.store.put_vectors(encoder.fingerprint, digests, batch)
+            done += len(batch)
+            _report("perturbing", done, task.tools)
+    return {}
+
+
+def _store_tools(task: BenchTask) -> measurements.Values:
+    """Add the tools of a synthetic catalogue in one step, and time it."""
+    tools = _with_progress(synthetic_catalogue.tools(_base(task), task.tools), task.tools)
+    with open_store(task.store) as store:
         started = time.perf_counter()
-        scout.store.add(_with_progress(synthetic_catalogue.tools(base, task.tools), task.tools), "perturbed")
-        stored = time.perf_counter()
-        scout.refresh()
+        store.add(tools, "perturbed")
+        return {"store_s": time.perf_counter() - started}
+
+
+def _build_graph(task: BenchTask) -> measurements.Values:
+    """Time the index that the store's own search needs over its vectors; {} for a store that has no search."""
+    with open_store(task.store) as store:
+        search = store.own_search()
+        if search is None:
+            return {}
+        _report("building the index of the database", 0, 0)
+        started = time.perf_counter()
+        for fingerprint in store.models():
+            search.prepare(fingerprint)
+        return {"hnsw_s": time.perf_counter() - started}
+
+
+def _link(task: BenchTask) -> measurements.Values:
+    """Time a process that has no index yet: until it has built one and answers, and until its vectors are linked."""
+    request = next(iter(task.requests.values()))[0]
+    with open_store(task.store) as store:
+        shutil.rmtree(store.index_folder(), ignore_errors=True)  # what an interrupted process has left
+    _report("indexing", 0, 0)
+    started = time.perf_counter()
+    with _open(task.store) as scout:
         scout.search(request, measurements.K)
         answered = time.perf_counter()
-        _report("linking", 0, 0)
-        embedded = scout.embed()
-        linked, sizes = time.perf_counter(), measurements.sizes_mb(scout.store)
-    values = {"store_s": stored - started, "first_answer_s": answered - started, "link_s": linked - answered}
-    return values | {"embedded": embedded} | sizes
+        embedded = scout.embed(_report)
+        linked = time.perf_counter()
+        values = {"own_index_s": answered - started, "link_s": linked - answered, "embedded": float(embedded)}
+        return values | measurements.memory_mb() | measurements.sizes_mb(scout.store)
 
 
-def _put_vectors(scout: Scout, fingerprint: str, base: Sequence[Tool], vectors: Floats, count: int) -> None:
-    tools, done = synthetic_catalogue.tools(base, count), 0
-    for batch in synthetic_catalogue.vectors(vectors, count):
-        digests = [tool.digest() for tool in islice(tools, len(batch))]
-        scout.store.put_vectors(fingerprint, digests, batch)
-        done += len(batch)
-        _report("perturbing", done, count)
+_PREPARING = {"vectors": _put_vectors, "store": _store_tools, "graph": _build_graph, "link": _link}
+
+
+def _base(task: BenchTask) -> list[Tool]:
+    return synthetic_catalogue.base_tools(Path(task.source))[: task.tools]
 
 
 def _with_progress(tools: Iterator[Tool], total: int) -> Iterator[Tool]:

@@ -20,25 +20,37 @@ _DRAWING_VERSION = 1
 _MIN_REQUESTS = 10
 # A paper's experiments are run side by side, so their times are no times of a request.
 _SIDE_BY_SIDE = "toolscout reproduce "
+_POSTGRESQL = "postgresql"
 _SPLIT_LABELS = {"test": "test", "unseen_scene.test": "unseen scenes", "unseen_tool.test": "unseen tools"}
-# By panel and curve: "bench" and "requests" of the rows, and the name of the value.
+# By panel and curve: "bench" and "requests" of the rows, the name of the value, and the store that the rows are of.
 _BENCH = {
     "a request, ms (p50)": {
-        "ToolBench requests": ("query", "toolbench", "p50_ms"),
-        "ToolLens requests": ("query", "toollens", "p50_ms"),
-        "searches and fusion": ("query", "toollens", "searches_ms"),
-        "exact name": ("lookup", "", "name_p50_ms"),
-        "allowed 5 %": ("caller", "", "namespaces_p50_ms"),
+        "ToolBench requests": ("query", "toolbench", "p50_ms", ""),
+        "ToolLens requests": ("query", "toollens", "p50_ms", ""),
+        "searches and fusion": ("query", "toollens", "searches_ms", ""),
+        "exact name": ("lookup", "", "name_p50_ms", ""),
+        "allowed 5 %": ("caller", "", "namespaces_p50_ms", ""),
+        "answered by PostgreSQL": ("cold", "", "p50_ms", _POSTGRESQL),
     },
-    "indexing, s": {
-        "all embedded": ("index", "", "index_s"),
-        "first answer from words": ("index", "", "first_answer_s"),
-        "added again": ("index", "", "again_s"),
+    "one tool more or less, ms (p50)": {
+        "added": ("change", "", "add_p50_ms", ""),
+        "removed": ("change", "", "remove_p50_ms", ""),
+        "added, PostgreSQL": ("change", "", "add_p50_ms", _POSTGRESQL),
+        "removed, PostgreSQL": ("change", "", "remove_p50_ms", _POSTGRESQL),
+    },
+    "indexing and opening, s": {
+        "all embedded": ("index", "", "index_s", ""),
+        "first answer from words": ("index", "", "first_answer_s", ""),
+        "added again": ("index", "", "again_s", ""),
+        "opened": ("open", "", "open_s", ""),
+        "opened, PostgreSQL": ("open", "", "open_s", _POSTGRESQL),
+        "first cold answer, PostgreSQL": ("cold", "", "first_answer_s", _POSTGRESQL),
     },
     "memory and disk, MB": {
-        "resident memory, serving": ("memory", "", "peak_mb"),
-        "store": ("memory", "", "store_mb"),
-        "index beside it": ("memory", "", "index_mb"),
+        "resident memory, serving": ("memory", "", "peak_mb", ""),
+        "index beside it": ("memory", "", "index_mb", ""),
+        "store": ("memory", "", "store_mb", ""),
+        "store, PostgreSQL": ("memory", "", "store_mb", _POSTGRESQL),
     },
 }
 
@@ -184,13 +196,13 @@ def _cost(rows: Sequence[RowDict]) -> Figure:
     panels = []
     for title, curves in _BENCH.items():
         series = []
-        for label, (bench, requests, name) in curves.items():
-            ours = [row for row in rows if not row.get("encoder") and not row.get("store")]
+        for label, (bench, requests, name, store) in curves.items():
+            ours = [row for row in rows if not row.get("encoder") and row.get("store", "") == store]
             chosen = [row for row in ours if (row["bench"], row["requests"]) == (bench, requests)]
             points = sorted((row["tools"], row["values"][name]) for row in chosen if row["values"].get(name))
             if points:
                 sizes, values = zip(*points, strict=True)
-                series.append(Series(label, sizes, values))
+                series.append(Series(label, sizes, values, dashed=bool(store)))
         panels += panels_of(title, series)
     axes = ("tools", "")
     return Figure(

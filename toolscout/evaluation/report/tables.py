@@ -39,7 +39,7 @@ _FIT = {
     **{f"need {name}": f"need_{name.lower()}" for name in ("AUROC", "F1", "accuracy", "Brier", "ECE")},
 }
 # The measurements of `toolscout bench`; other rows come from load tests and studies.
-BENCHES = ("query", "lookup", "caller", "index", "open", "memory", "recall")
+BENCHES = ("query", "lookup", "caller", "index", "open", "memory", "recall", "cold", "change")
 _SETS_HEAD = """
 Where a method can say how many tools a request needs (`k="auto"`): *exact set* is the share of requests for which it
 returned the gold tools and no other, *set R* and *set P* are recall and precision of what it returned, and *returned*
@@ -161,13 +161,13 @@ def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
             line[_column(row)] = f"{value:,.5g}{mark}"
     columns = dict.fromkeys(_column(row) for row in sorted(rows, key=lambda row: row["tools"]))
     yield table(["measurement", "value", *columns], lines.values())
-    about = ((row["tools"], row.get("how"), row["bench"], row["repeats"], row["commit"], machine(row)) for row in rows)
+    about = ((_column(row), row.get("how"), row["bench"], row["repeats"], row["commit"], machine(row)) for row in rows)
     runs: dict[tuple[Any, ...], list[str]] = {}
-    for tools, how, name, *run in about:
-        names = runs.setdefault((tools, how, *run), [])
+    for column, how, name, *run in about:
+        names = runs.setdefault((column, how, *run), [])
         names += [name] if name not in names else []
-    for (tools, how, repeats, commit, hardware), names in runs.items():
-        yield f"- {tools:,} tools ({', '.join(names)}): {how}; {repeats} repeats; commit {commit}; {hardware}."
+    for (column, how, repeats, commit, hardware), names in runs.items():
+        yield f"- {column} ({', '.join(names)}): {how}; {repeats} repeats; commit {commit}; {hardware}."
 
 
 def _column(row: RowDict) -> str:
