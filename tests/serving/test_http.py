@@ -179,6 +179,10 @@ def test_feedback_is_recorded_for_tools_that_may_be_seen(server: Served) -> None
     both = [{"request": LION, "rejected": ["mail/send_email"]}, {"request": "mail", "used": ["mail/send_email"]}]
     assert server.post("/feedback", {"examples": both}).json() == {"recorded": 2}
     assert len(list(server.scout.store.feedback())) == before + 3
+    for _ in range(2):  # sent again, as after an error
+        again = {"request": LION, "used": ["zoo/feed_lion"], "id": "0d7a"}
+        assert server.post("/feedback", again).json() == {"recorded": 1}
+    assert len(list(server.scout.store.feedback())) == before + 4
     is_problem(server.post("/feedback", {"request": LION, "used": ["zoo/feed_lion"]}, "guest"), 404)
 
 
@@ -202,6 +206,8 @@ BAD: list[tuple[str, Any]] = [
     ("/search", {"request": "x", "surprise": 1}),
     ("/need", {"request": None}),
     ("/feedback", {"request": "x"}),
+    ("/feedback", {"request": "x", "used": ["zoo/feed_lion"], "id": ""}),
+    ("/feedback", {"request": "x", "used": ["zoo/feed_lion"], "id": 65 * "x"}),
     ("/feedback", {"request": "x", "used": "zoo/feed_lion"}),
     ("/feedback", {"examples": [1]}),
     ("/tools", {}),

@@ -492,6 +492,16 @@ class StoreContract:
         assert [example for _, example in store.feedback(numbers[0])] == list(examples[1:])
         assert store.version() == 0
 
+    def test_an_example_of_feedback_is_stored_once(self, store: Store) -> None:
+        first, second = Example("send it", id="odd \x00\u6f22"), Example("read it")
+        store.add_feedback([first, first])
+        store.add_feedback([second, first, second])
+        store.add_feedback([replace(first, request="something else")])  # the first one stays
+        assert [example for _, example in store.feedback()] == [first, second]
+        others = [replace(first, tenant="acme"), replace(first, id=""), replace(first, id="")]
+        store.add_feedback(others)  # of another tenant, and without ids
+        assert [example for _, example in store.feedback()] == [first, second, *others]
+
     def test_stamp_moves_with_every_commit(self, store: Store) -> None:
         seen = [store.stamp()]
         store.add(tools(1))

@@ -6,25 +6,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
 
 import numpy as np
+import psycopg
 
 from tests.postgres import Postgres
 from tests.stores.contract import FULL
 from tests.stores.store_helpers import tool, tools
 from toolscout.core.answer import Example
-from toolscout.errors import StoreError
+from toolscout.errors import StoreError, StoreUnavailable
 from toolscout.stores import open_store
-from toolscout.stores.postgres import server
+from toolscout.stores.postgres import schema, server
+from toolscout.stores.postgres.connection import Connection
 from toolscout.stores.postgres.store import PostgresStore
-
-if TYPE_CHECKING:
-    from toolscout.stores.postgres.connection import Connection
 
 _NUMBERS = count()
 
@@ -152,6 +151,53 @@ def test_a_schema_is_a_store_of_its_own(postgres: Postgres, url: str) -> None:
 def test_what_is_wrong_with_a_url(postgres: Postgres, change: dict[str, str], told: str) -> None:
     with pytest.raises(StoreError, match=told):
         PostgresStore(postgres.url(**change))
+
+
+def lost_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the server commit once, and break the connection before it answers."""
+    execute, lost = Connection.execute, threading.Event()
+
+    def interrupted(db: Connection, query: Any, *values: Any, **options: Any) -> Any:
+        done = execute(db, query, *values, **options)
+        if query == "COMMIT" and not lost.is_set():
+            lost.set()
+            db.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return done
+
+    monkeypatch.setattr(Connection, "execute", interrupted)
+
+
+def test_feedback_is_stored_once_where_the_answer_to_its_commit_is_lost(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = Example("send it", ("mail/send",))
+    lost_commit(monkeypatch)
+    with pytest.raises(StoreUnavailable):
+        store.add_feedback([example])
+    assert [one for _, one in store.feedback()] == [example]  # it is there, though nobody was told
+    store.add_feedback([example, Example("read it")])
+    assert [one.request for _, one in store.feedback()] == ["send it", "read it"]
+
+
+def test_feedback_of_before_examples_had_ids(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = (
+        "INSERT INTO feedback (request, used, rejected, tenant, source, time) "
+        "VALUES ('old', '[\"mail/send\"]', '[]', '', '', '2026-01-01')"
+    )
+    with monkeypatch.context() as before:
+        before.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+        with PostgresStore(url) as store, store._server.writing(server.FEEDBACK) as transaction:
+            transaction.db.execute(old)
+            transaction.db.execute(old)
+    with PostgresStore(url) as store:
+        store.add_feedback([Example("new")])
+        assert [(one.request, one.used) for _, one in store.feedback()] == [
+            ("old", ("mail/send",)),
+            ("old", ("mail/send",)),
+            ("new", ()),
+        ]
+        assert [bool(one.id) for _, one in store.feedback()] == [False, False, True]
 
 
 def test_texts_are_claimed_by_one_process_at_a_time(store: PostgresStore, url: str) -> None:

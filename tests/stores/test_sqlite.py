@@ -137,7 +137,7 @@ def test_format_1_opens(path: Path) -> None:
         assert store.identity()
         assert len(store.vectors("model-1", ["0123"])["0123"]) == 2
         assert store.permissions("ann").namespaces == {"mail"}
-        assert [example.used for _, example in store.feedback()] == [("mail/send",)]
+        assert [(example.used, example.id) for _, example in store.feedback()] == [(("mail/send",), "")]
         assert store.add([tool("new")], "made").added == 1
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
+from uuid import uuid4
 
 from toolscout.core.tool import namespace_of
 
@@ -244,7 +245,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Feedback on one request: the tools that it used, and those that were offered and rejected."""
+    """Feedback on one request: the tools that it used, and those that were offered and rejected.
+
+    A store keeps one example of each `id` in a tenant, so that one whose storing failed may be given again. What was
+    stored before examples had ids has "" there.
+    """
 
     request: str
     used: tuple[str, ...] = ()
@@ -252,6 +257,7 @@ class Example:
     tenant: str = ""
     source: str = ""
     time: datetime = field(default_factory=lambda: datetime.now(UTC))
+    id: str = field(default_factory=lambda: uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,9 +314,18 @@ class Access:
             return self._index.state(caller.allowed)
 
     def feedback(
-        self, caller: Caller, request: str, used: Iterable[str], rejected: Iterable[str] = (), source: str = ""
+        self,
+        caller: Caller,
+        request: str,
+        used: Iterable[str],
+        rejected: Iterable[str] = (),
+        source: str = "",
+        example_id: str = "",
     ) -> None:
-        """Record for the caller's tenant which tools a request used; raises UnknownTool for tools it may not see."""
+        """Record for the caller's tenant which tools a request used; raises UnknownTool for tools it may not see.
+
+        One example is recorded for each `example_id` of a tenant; without one, this is an example of its own.
+        """
         took, left = tuple(used), tuple(rejected)
         if not took and not left:
             raise BadRequest("name at least one tool that the request used, or that was turned down")
@@ -324,7 +333,8 @@ class Access:
             raise BadRequest(f"an example of feedback names {MAX_FEEDBACK_TOOLS} tools at most; name those that matter")
         text = checked_request(request)
         self.tools(caller, [*took, *left])
-        self.scout.feedback(Example(text, took, left, caller.tenant, source))
+        example = Example(text, took, left, caller.tenant, source)
+        self.scout.feedback(replace(example, id=example_id) if example_id else example)
 
     def _require(self, caller: Caller, ids: Sequence[str]) -> None:
         """Raise UnknownTool for hidden ids before the store is read: the time of a read would show that they exist."""

@@ -204,7 +204,8 @@ class _Endpoints:
     def _learn(self, caller: Caller, examples: list[request_bodies.FeedbackBody]) -> None:
         self.quota.take(caller.tenant, len(examples))
         for example in examples:
-            self._access.feedback(caller, example.request, example.used, example.rejected, source="http")
+            tools = example.used, example.rejected
+            self._access.feedback(caller, example.request, *tools, source="http", example_id=example.id)
 
     async def list(self, request: Request) -> Response:
         """Answer one page of the caller's tools."""

@@ -187,6 +187,12 @@ def _keys() -> Json:
 def _schemas() -> Json:
     many = {"type": "integer", "minimum": 1, "maximum": request_bodies.MAX_K}
     budget = {"type": "integer", "minimum": 1, "maximum": request_bodies.MAX_BUDGET}
+    example_id = {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": request_bodies.MAX_EXAMPLE_ID,
+        "description": "Made by the caller, such as a UUID: sent again, the example is recorded once.",
+    }
     examples = {"type": "array", "items": _reference("Example"), "minItems": 1, "maxItems": request_bodies.MAX_BATCH}
     search = _closed(
         "",
@@ -205,7 +211,7 @@ def _schemas() -> Json:
     return {
         "Search": _one_or_many(search),
         "Need": _one_or_many(_closed("", request=_REQUEST, requests=_REQUESTS)),
-        "Example": _closed("request", request=_REQUEST, used=_IDS, rejected=_IDS),
+        "Example": _closed("request", request=_REQUEST, used=_IDS, rejected=_IDS, id=example_id),
         "Feedback": {"oneOf": [_reference("Example"), _closed("examples", examples=examples)]},
         "Recorded": _object("recorded", recorded=_COUNT),
         "NeedAnswer": _object("need needed", need=_NEED, needed={"type": ["boolean", "null"]}),

@@ -17,6 +17,7 @@ from toolscout.search.verdict import checked_level
 
 MAX_K = 100
 MAX_BATCH = 32
+MAX_EXAMPLE_ID = 64
 MAX_LISTED = 1_000
 MAX_BUDGET = 10_000_000
 DEFAULT_SOURCE = "http"
@@ -40,11 +41,15 @@ class SearchBody:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackBody:
-    """One example of feedback: the tools that a request used, and those that it rejected."""
+    """One example of feedback: the tools that a request used, and those that it rejected.
+
+    `id`: by which the caller may send it again and have it recorded once; "" for none.
+    """
 
     request: str
     used: tuple[str, ...]
     rejected: tuple[str, ...]
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +171,13 @@ def read_page(query: Mapping[str, str]) -> tuple[str | None, int, int]:
 def _used(given: Any) -> FeedbackBody:
     if not isinstance(given, Mapping):
         raise BadRequest("an example must be an object with request, used and rejected")
-    _only(given, "request", "used", "rejected")
+    _only(given, "request", "used", "rejected", "id")
     if not isinstance(given.get("request"), str):
         raise BadRequest("request must be text: what should be done")
-    found = FeedbackBody(given["request"], _texts(given, "used"), _texts(given, "rejected"))
+    name = given.get("id", "")
+    if not isinstance(name, str) or len(name) > MAX_EXAMPLE_ID or (not name and "id" in given):
+        raise BadRequest(f"id must be text of 1 to {MAX_EXAMPLE_ID} characters, such as a UUID of your own")
+    found = FeedbackBody(given["request"], _texts(given, "used"), _texts(given, "rejected"), name)
     if not found.used and not found.rejected:
         raise BadRequest("feedback needs used or rejected: lists of tool ids")
     return found

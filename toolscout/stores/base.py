@@ -386,7 +386,7 @@ class Store(ABC):
 
     @abstractmethod
     def add_feedback(self, examples: Iterable[Example]) -> None:
-        """Store feedback."""
+        """Store feedback; examples whose id is stored already for their tenant are left out."""
 
     @abstractmethod
     def feedback(self, after: int = 0) -> Iterator[tuple[int, Example]]:

@@ -34,8 +34,8 @@ def storable(text: str) -> str:
 # Feedback
 
 
-def write_feedback(examples: Iterable[Example], write: Callable[[str], str]) -> list[tuple[str, ...]]:
-    """Return feedback as rows (request, used, rejected, tenant, source, time); `write` makes text storable."""
+def write_feedback(examples: Iterable[Example], write: Callable[[str], str]) -> list[tuple[str | None, ...]]:
+    """Return feedback as rows (request, used, rejected, tenant, source, time, id); `write` makes text storable."""
     return [
         (
             write(example.request),
@@ -44,6 +44,7 @@ def write_feedback(examples: Iterable[Example], write: Callable[[str], str]) -> 
             write(example.tenant),
             write(example.source),
             example.time.isoformat(),
+            write(example.id) or None,
         )
         for example in examples
     ]

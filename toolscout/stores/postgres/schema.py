@@ -128,6 +128,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX tools_spelt ON tools (spelt)",
         "CREATE INDEX tools_aliased ON tools (id) WHERE aliases != '[]'",
     ),
+    (
+        # Made by whoever gives the feedback; NULL in older rows, which differ from each other all the same.
+        'ALTER TABLE feedback ADD COLUMN id text COLLATE "C"',
+        "CREATE UNIQUE INDEX feedback_id ON feedback (tenant, id)",
+    ),
 )
 
 

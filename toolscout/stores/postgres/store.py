@@ -290,25 +290,27 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
     # Feedback
 
     def add_feedback(self, examples: Iterable[Example]) -> None:
-        """Store feedback."""
+        """Store feedback; examples whose id is stored already for their tenant are left out."""
         rows = write_feedback(examples, write)
-        statement = (
-            "INSERT INTO feedback (request, used, rejected, tenant, source, time) VALUES (%s, %s, %s, %s, %s, %s)"
-        )
+        statement = """
+            INSERT INTO feedback (request, used, rejected, tenant, source, time, id)
+            VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT (tenant, id) DO NOTHING
+        """
         with self._server.writing(FEEDBACK) as transaction:
-            transaction.wrote = bool(rows)
-            transaction.db.cursor().executemany(statement, rows)
+            cursor = transaction.db.cursor()
+            cursor.executemany(statement, rows)
+            transaction.wrote = cursor.rowcount > 0
 
     def feedback(self, after: int = 0) -> Iterator[tuple[int, Example]]:
         """Yield number and feedback in order of arrival; `after` is the last number already read."""
         query = """
-            SELECT number, request, used, rejected, tenant, source, time FROM feedback
+            SELECT number, request, used, rejected, tenant, source, time, COALESCE(id, '') FROM feedback
             WHERE number > %s ORDER BY number
         """
         with self._server.reading() as db:
-            for number, request, used, rejected, tenant, source, time in stream(db, query, [after]):
-                lists = tuple(json.loads(used)), tuple(json.loads(rejected))
-                yield number, Example(read(request), *lists, read(tenant), read(source), datetime.fromisoformat(time))
+            for number, request, used, rejected, tenant, source, time, name in stream(db, query, [after]):
+                texts = read(tenant), read(source), datetime.fromisoformat(time), read(name)
+                yield number, Example(read(request), tuple(json.loads(used)), tuple(json.loads(rejected)), *texts)
 
 
 def _forget_claims(db: Connection, fingerprint: str, digests: Sequence[str]) -> None:

@@ -82,6 +82,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("CREATE TABLE encoders (fingerprint TEXT PRIMARY KEY, name TEXT NOT NULL, turn INTEGER NOT NULL) WITHOUT ROWID",),
     # What others wrote about a tool, as JSON; "" for nothing. `digest` is of both texts then.
     ("ALTER TABLE tools ADD COLUMN expansion TEXT NOT NULL DEFAULT ''",),
+    # Made by whoever gives the feedback; NULL in older rows, which differ from each other all the same.
+    ("ALTER TABLE feedback ADD COLUMN id TEXT", "CREATE UNIQUE INDEX feedback_id ON feedback (tenant, id)"),
 )
 
 

@@ -200,9 +200,12 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
     # Feedback
 
     def add_feedback(self, examples: Iterable[Example]) -> None:
-        """Store feedback."""
+        """Store feedback; examples whose id is stored already for their tenant are left out."""
         rows = write_feedback(examples, storable)
-        statement = "INSERT INTO feedback (request, used, rejected, tenant, source, time) VALUES (?, ?, ?, ?, ?, ?)"
+        statement = """
+            INSERT INTO feedback (request, used, rejected, tenant, source, time, id) VALUES (?, ?, ?, ?, ?, ?, ?)
+            ON CONFLICT (tenant, id) DO NOTHING
+        """
         with self._files.writing() as db:
             db.executemany(statement, rows)
 
@@ -210,6 +213,6 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         """Yield number and feedback in order of arrival; `after` is the last number already read."""
         query = "SELECT * FROM feedback WHERE number > ? ORDER BY number"
         with self._files.reading() as db:
-            for number, request, used, rejected, tenant, source, time in db.execute(query, (after,)):
+            for number, request, used, rejected, tenant, source, time, name in db.execute(query, (after,)):
                 lists = tuple(json.loads(used)), tuple(json.loads(rejected))
-                yield number, Example(request, *lists, tenant, source, datetime.fromisoformat(time))
+                yield number, Example(request, *lists, tenant, source, datetime.fromisoformat(time), name or "")
