@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,24 @@ def test_tools_come_change_and_go(server: Served) -> None:
     assert "sea/tide" not in json.dumps(
         server.post("/search", {"request": "tide harbour", "k": 9}).json()["considered"]
     )
+
+
+def test_a_change_that_adds_and_removes_is_one(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {"namespace": "sea", "name": "tide_table", "description": "Tells when the tide is high in a harbour."}
+    assert server.post("/tools", {"tools": [{**record, "name": "old_table"}]}).json()["added"] == 1
+    both = {"tools": [record], "remove": ["sea/old_table"]}
+    before = server.get("/tools").json()
+
+    def fails(*_: object) -> int:
+        raise sqlite3.OperationalError("the disk died")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("toolscout.stores.sqlite.tools._remove", fails)
+        is_problem(server.post("/tools", both), 503)
+    assert server.get("/tools").json() == before
+    done = server.post("/tools", both).json()
+    assert (done["added"], done["removed"], done["version"]) == (1, 1, before["version"] + 1)
+    assert server.client.delete("/tools/sea/tide_table", headers=server.headers("admin")).json()["removed"] == 1
 
 
 def test_another_source_is_not_overwritten_unless_told(server: Served) -> None:

@@ -196,6 +196,43 @@ class StoreContract:
             ("mail/tool_0002", "added"),
         ]
 
+    def test_adding_and_removing_in_one_transaction(self, store: Store) -> None:
+        store.add(tools(3), "old.json")
+        gone = ["mail/tool_0000", "mail/tool_0002", "mail/tool_0000"]
+        report = store.add([tool("fresh"), tool("tool_0001")], "new.json", remove=gone)
+        assert report == AddReport(1, 0, 1, 2, 2)
+        assert store.ids() == ["mail/fresh", "mail/tool_0001"]
+        assert [(change.tool_id, change.kind, change.version) for change in store.changes(1)] == [
+            ("mail/fresh", "added", 2),
+            ("mail/tool_0000", "removed", 2),
+            ("mail/tool_0002", "removed", 2),
+        ]
+        report = store.add([tool("fresh", "changed")], "new.json", remove=["mail/fresh"])  # given, and removed
+        assert report == AddReport(0, 1, 0, 1, 3)
+        assert store.add([], remove=["mail/tool_0001"]) == AddReport(0, 0, 0, 1, 4)
+        assert store.ids() == []
+
+    @pytest.mark.parametrize("bad", ["mail/none", "mail/fresh", "\ud800"])
+    def test_where_a_tool_to_remove_is_unknown_nothing_is_added(self, store: Store, bad: str) -> None:
+        store.add(tools(2))
+        with pytest.raises(UnknownTool, match="toolscout list"):
+            store.add([tool("fresh")], remove=["mail/tool_0000", bad])
+        assert (store.ids(), store.version()) == (["mail/tool_0000", "mail/tool_0001"], 1)
+
+    def test_where_an_add_fails_nothing_is_removed(self, store: Store, chunks: Chunks) -> None:
+        chunks(2)
+
+        def broken() -> Iterator[Tool]:
+            yield from tools(5, "changed")
+            raise ValueError("the source broke off")
+
+        store.add(tools(2))
+        with pytest.raises(ValueError, match="broke off"):
+            store.add(broken(), remove=["mail/tool_0000"])
+        with pytest.raises(DuplicateTool):
+            store.add([tool("tool_0001", "stolen")], "another.json", remove=["mail/tool_0000"])
+        assert (list(store.tools()), store.version()) == (tools(2), 1)
+
     @pytest.mark.parametrize("bad", ["mail/none", "", "mail/tool_0000\x00", "\ud800", "mail/TOOL_0000", "mail/%"])
     def test_unknown_ids(self, store: Store, bad: str) -> None:
         store.add(tools(2))

@@ -6,13 +6,15 @@ import gc
 import os
 import select
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 
 from toolscout.core.tool import Tool
-from toolscout.stores import Change
+from toolscout.stores import Change, Store
 from toolscout.stores.sqlite.store import SqliteStore
 
 
@@ -60,6 +62,31 @@ def fork(work: Callable[[], None]) -> int:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def killed_between_adding_and_removing(open_store: Callable[[], Store], catalogue: ModuleType) -> None:
+    """Kill a process that has added tools and is about to remove others in the same call of `add`.
+
+    catalogue: the store's module whose function `_remove` removes tools.
+    """
+    telling, told = os.pipe()
+
+    def hang(*_: object) -> int:
+        os.write(told, b"!")
+        time.sleep(60)
+        return 0
+
+    def change() -> None:
+        catalogue._remove = hang
+        with open_store() as store:
+            store.add([tool("fresh"), tool("tool_0001", "changed")], "made", remove=["mail/tool_0000"])
+
+    child = fork(change)
+    hear(telling)
+    os.kill(child, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    os.close(telling)
+    os.close(told)
 
 
 def wait(pid: int) -> int:

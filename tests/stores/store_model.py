@@ -44,26 +44,39 @@ class Model(RuleBasedStateMachine):
             self.states.append({key: tool.digest() for key, (tool, _) in self.tools.items()})
             self.changed_at |= dict.fromkeys(changed | touched, len(self.states) - 1)
 
-    @rule(tools=st.lists(TOOLS, max_size=8), source=SOURCES, replace=st.booleans(), sync=st.booleans())
-    def add(self, tools: list[Tool], source: str, replace: bool, sync: bool) -> None:
+    @rule(
+        tools=st.lists(TOOLS, max_size=8),
+        source=SOURCES,
+        replace=st.booleans(),
+        sync=st.booleans(),
+        remove=st.lists(TOOLS, max_size=2),
+    )
+    def add(self, tools: list[Tool], source: str, replace: bool, sync: bool, remove: list[Tool]) -> None:
+        more = [tool.id for tool in remove]
+        if not self.tools.keys() >= {*more}:
+            with pytest.raises((UnknownTool, DuplicateTool)):
+                self.store.add(tools, source, replace=replace, sync=sync, remove=more)
+            return
         given: dict[str, Tool] = {}
         twice = any(given.setdefault(tool.id, tool) != tool for tool in tools)
         there = {key: self.tools[key] for key in given if key in self.tools}
         stolen = any(tool != given[key] and owner != source for key, (tool, owner) in there.items())
         if twice or (stolen and not replace):
             with pytest.raises(DuplicateTool):
-                self.store.add(tools, source, replace=replace, sync=sync)
+                self.store.add(tools, source, replace=replace, sync=sync, remove=more)
             return
         before = dict(self.tools)
         for key, tool in given.items():
             owner = before[key][1] if key in before and before[key][0] == tool and not replace else source
             self.tools[key] = (tool, owner)
         gone = {key for key, (_, owner) in before.items() if owner == source and key not in given} if sync else set()
+        added = len(self.tools.keys() - before.keys())
+        gone |= {*more}
         for key in gone:
             del self.tools[key]
-        report = self.store.add(tools, source, replace=replace, sync=sync)
+        report = self.store.add(tools, source, replace=replace, sync=sync, remove=more)
         self.committed(before)
-        assert report.added == len(self.tools.keys() - before.keys())
+        assert report.added == added
         assert report.changed == sum(before[key][0] != given[key] for key in there)
         assert report.unchanged == len(given) - report.added - report.changed
         assert report.removed == len(gone)

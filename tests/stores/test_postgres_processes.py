@@ -20,7 +20,15 @@ pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
 import psycopg
 
 from tests.postgres import Postgres, running
-from tests.stores.store_helpers import follow, fork, hear, tool, tools, wait
+from tests.stores.store_helpers import (
+    follow,
+    fork,
+    hear,
+    killed_between_adding_and_removing,
+    tool,
+    tools,
+    wait,
+)
 from tests.toys import HashedWords
 from toolscout.core.answer import Example
 from toolscout.errors import StoreUnavailable
@@ -88,6 +96,16 @@ def test_kill_9_in_the_middle_of_an_add(url: str) -> None:
     with PostgresStore(url) as store:
         store.check()
     assert committed >= KILLS / 2
+
+
+def test_kill_9_between_adding_and_removing_leaves_neither(url: str) -> None:
+    with PostgresStore(url) as store:
+        store.add(tools(3), "made")
+    killed_between_adding_and_removing(lambda: PostgresStore(url), postgres_catalogue)
+    with PostgresStore(url) as store:
+        assert (list(store.tools()), store.version()) == (tools(3), 1)
+        done = store.add([tool("fresh")], "made", remove=["mail/tool_0000"])
+        assert (done.added, done.removed, done.version) == (1, 1, 2)
 
 
 def test_many_processes_make_the_same_schema_and_write_to_it(url: str) -> None:

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.store_helpers import follow, fork, hear, tools, wait
+from tests.stores.store_helpers import (
+    follow,
+    fork,
+    hear,
+    killed_between_adding_and_removing,
+    made,
+    tool,
+    tools,
+    wait,
+)
 from toolscout.errors import StoreError
 from toolscout.stores.sqlite import tools as sqlite_catalogue
 from toolscout.stores.sqlite.store import SqliteStore
@@ -68,6 +77,17 @@ def test_kill_9_in_the_middle_of_an_add(tmp_path: Path) -> None:
             assert followed[1] == follow({}, store.changes(0)) == digests
     assert committed >= KILLS / 2
     assert unfinished >= KILLS / 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_kill_9_between_adding_and_removing_leaves_neither(path: Path) -> None:
+    made(path, 3)
+    killed_between_adding_and_removing(lambda: SqliteStore(path), sqlite_catalogue)
+    with SqliteStore(path) as store:
+        store.check()
+        assert (list(store.tools()), store.version()) == (tools(3), 1)
+        done = store.add([tool("fresh")], "made", remove=["mail/tool_0000"])
+        assert (done.added, done.removed, done.version) == (1, 1, 2)
 
 
 def read_along(path: Path, tell: int, milestones: list[int]) -> None:

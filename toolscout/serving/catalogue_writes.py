@@ -54,21 +54,17 @@ class Writes:
             self._wanted.set()
 
     def apply(self, changes: Changes, progress: Progress | None = None) -> dict[str, int]:
-        """Change the catalogue and return the counts. Raises UnknownTool, changing nothing, for a missing id."""
+        """Change the catalogue in one transaction and return the counts. Raises UnknownTool for a missing id."""
         scout = self._scout
         with self._write_lock:
             before = scout.store.version()
-            scout.store.get(changes.remove)
-            counts = {"added": 0, "changed": 0, "unchanged": 0, "removed": 0}
-            if changes.tools or changes.sync:
-                report = scout.store.add(changes.tools, changes.source, replace=changes.replace, sync=changes.sync)
-                counts = {name: getattr(report, name) for name in counts}
-            counts["removed"] += scout.store.remove(changes.remove)
-            version = scout.store.version()
-        self._follow(version)
+            done = scout.store.add(
+                changes.tools, changes.source, replace=changes.replace, sync=changes.sync, remove=changes.remove
+            )
+        self._follow(done.version)
         if changes.tools and progress:
             scout.embed(progress, before)  # progress counts only the tools of this change
-        return counts
+        return {"added": done.added, "changed": done.changed, "unchanged": done.unchanged, "removed": done.removed}
 
     def _follow(self, version: int) -> None:
         """Wait until the index has this version; the first waiting thread updates it for all that wait."""

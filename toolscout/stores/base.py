@@ -217,13 +217,22 @@ class Store(ABC):
         """Return a number that changes with every commit of any process; fast enough to call for each request."""
 
     @abstractmethod
-    def add(self, tools: Iterable[Tool], source: str = "", *, replace: bool = False, sync: bool = False) -> AddReport:
+    def add(
+        self,
+        tools: Iterable[Tool],
+        source: str = "",
+        *,
+        replace: bool = False,
+        sync: bool = False,
+        remove: Sequence[str] = (),
+    ) -> AddReport:
         """Add or change tools; a tool that is stored with equal content is not written.
 
         `source` is the label of where the tools come from. It may change its own tools; a tool of another source with
         the same id and different content raises DuplicateTool, or is overwritten with `replace`. `sync` removes the
-        stored tools of this source that are not among `tools`. Where iterating over `tools` raises, nothing is written.
-        Raises BadTool for a tool that cannot be written as JSON.
+        stored tools of this source that are not among `tools`. `remove` are ids of tools to remove, of whatever source,
+        in the same transaction. Raises UnknownTool, and writes nothing, where one of these was not stored before. Where
+        iterating over `tools` raises, nothing is written. Raises BadTool for a tool that cannot be written as JSON.
         """
 
     @abstractmethod

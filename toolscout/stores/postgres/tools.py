@@ -60,7 +60,15 @@ class ToolTables:
         with self._server.reading() as db:
             return _version(db)
 
-    def add(self, tools: Iterable[Tool], source: str = "", *, replace: bool = False, sync: bool = False) -> AddReport:
+    def add(
+        self,
+        tools: Iterable[Tool],
+        source: str = "",
+        *,
+        replace: bool = False,
+        sync: bool = False,
+        remove: Sequence[str] = (),
+    ) -> AddReport:
         """Add or change tools; a tool that is stored with equal content is not written."""
         source, iterator = pg_text.write(source), iter(tools)
         chunk = list(islice(iterator, CHUNK))  # most sources end here, before anything is locked
@@ -77,6 +85,7 @@ class ToolTables:
             with db.given_time(copied * _SECONDS_A_TOOL):
                 given = _without_repeats(db)
                 self._server.lock(db, TOOLS)
+                _require_tools(db, remove)
                 before = _version(db)
                 _pass_over_reordered(db)
                 if not replace:
@@ -93,12 +102,14 @@ class ToolTables:
                     removed = _remove(db, missing, [source], before + 1)
             version = before
             if added + changed + removed:
-                version = _advance(db, before)
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 db.execute(
                     "INSERT INTO sources VALUES (%s, %s) ON CONFLICT (source) DO UPDATE SET changed = excluded.changed",
                     [source, now],
                 )
+            removed += _remove(db, "id = ANY(%s)", [list(remove)], before + 1) if remove else 0
+            if added + changed + removed:
+                version = _advance(db, before)
             transaction.wrote = added + changed + removed + moved > 0
         return AddReport(added, changed, given - added - changed, removed, version, unexpanded)
 

@@ -61,12 +61,21 @@ class ToolTables:
         with self._files.reading() as db:
             return _version(db)
 
-    def add(self, tools: Iterable[Tool], source: str = "", *, replace: bool = False, sync: bool = False) -> AddReport:
+    def add(
+        self,
+        tools: Iterable[Tool],
+        source: str = "",
+        *,
+        replace: bool = False,
+        sync: bool = False,
+        remove: Sequence[str] = (),
+    ) -> AddReport:
         """Add or change tools; a tool that is stored with equal content is not written."""
         source, iterator = storable(source), iter(tools)
         chunk = list(islice(iterator, CHUNK))  # most sources end here, before the write lock is taken
         done: Counter[str] = Counter()
         with self._files.writing() as db:
+            _require_tools(db, remove)
             before = _version(db)
             db.execute("CREATE TEMP TABLE incoming (id TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID")
             while chunk:
@@ -79,9 +88,11 @@ class ToolTables:
             db.execute("DROP TABLE incoming")
             version = before
             if done["added"] + done["changed"] + done["removed"]:
-                version = _advance(db, before)
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 db.execute("INSERT OR REPLACE INTO sources (source, changed) VALUES (?, ?)", (source, now))
+            done["removed"] += _remove(db, f"id IN {_LISTED}", json.dumps(list(remove)), before + 1)
+            if done["added"] + done["changed"] + done["removed"]:
+                version = _advance(db, before)
         counts = done["added"], done["changed"], done["unchanged"], done["removed"]
         return AddReport(*counts, version, done["unexpanded"])
 
