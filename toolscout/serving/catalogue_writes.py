@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from toolscout.errors import EncoderUnavailable
+from toolscout.errors import EncoderUnavailable, ReadOnlyStore
 from toolscout.scout import Scout
 from toolscout.serving.request_bodies import Changes
 
@@ -94,6 +94,8 @@ class Writes:
                 self._embedded_to = reached
             except EncoderUnavailable as error:
                 _log.warning("the tools are found by words until they are embedded: %s", error)
+            except ReadOnlyStore:  # their vectors come from the primary, as the tools did
+                _log.info("tools without vectors are found by words until a process over the primary embeds them")
             except Exception:  # the tools are still found by their words; the next change tries again
                 _log.exception("embedding failed")
 

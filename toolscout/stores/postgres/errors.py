@@ -34,7 +34,9 @@ def as_store_error(error: psycopg.Error, place: object) -> StoreError:
             f"no room left to write {place}: the disk of the server is full. Nothing that was saved before is lost; "
             "make room and try again"
         )
-    if isinstance(error, (pg.ReadOnlySqlTransaction, pg.InsufficientPrivilege)):
+    if isinstance(error, pg.ReadOnlySqlTransaction):
+        return read_only(place, "may only be read")
+    if isinstance(error, pg.InsufficientPrivilege):
         return ReadOnlyStore(f"{place} may only be read by this user ({_reason(error)})")
     if isinstance(error, pg.ProgramLimitExceeded):
         return StoreError(f"{place} cannot hold a name longer than about 2,600 bytes; shorten it")
@@ -46,6 +48,16 @@ def as_store_error(error: psycopg.Error, place: object) -> StoreError:
     if isinstance(error, psycopg.OperationalError) or state[:2] in ("08", "53", "57"):
         return StoreUnavailable(f"{place} cannot be reached: {_reason(error)}; try again")
     return StoreError(f"{place}: {_reason(error)}")
+
+
+def read_only(place: object, why: str) -> ReadOnlyStore:
+    """Return the error for a write to a standby, or to a database whose transactions are read-only."""
+    return ReadOnlyStore(
+        f"{place} {why}: it is a standby, or default_transaction_read_only is on; write to the primary, by a URL that "
+        "names it, or that names several hosts with target_session_attrs=read-write",
+        public="the catalogue of this server may only be read, since its database is a standby; write to the primary: "
+        "send the change to a server that runs over it",
+    )
 
 
 def closed(place: object) -> StoreError:

@@ -11,6 +11,7 @@ from psycopg import sql
 from toolscout.errors import CorruptStore, NewerStore, StoreError
 from toolscout.stores.postgres.address import Address
 from toolscout.stores.postgres.connection import Connection
+from toolscout.stores.postgres.errors import read_only
 
 _LOCK_SECONDS = 600  # how long a process waits for another one that migrates
 _OLDEST_SERVER = 140000
@@ -147,8 +148,11 @@ def migrate(db: Connection, address: Address) -> None:
         raise StoreError(f"{address} is PostgreSQL {db.info.server_version // 10000}; 14 or newer is needed")
     if (encoding := _one(db, "SHOW server_encoding")) != "UTF8":
         raise StoreError(f"{address} is a database in {encoding}; make one with: CREATE DATABASE name ENCODING 'UTF8'")
-    if _inspect(db, address) == len(MIGRATIONS):
+    found = _inspect(db, address)
+    if found == len(MIGRATIONS):
         return
+    if _one(db, "SHOW transaction_read_only") == "on":
+        raise read_only(address, "is of an older format" if found else "has no catalogue yet")
     db.execute("SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', %s, false)", [_lock()])
     db.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"toolscout migration of {address.schema}"])
     try:

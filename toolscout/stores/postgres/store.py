@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import numpy as np
@@ -14,7 +15,7 @@ from pgvector.psycopg import register_vector
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.core.expansion import with_expansion
-from toolscout.errors import CorruptStore
+from toolscout.errors import CorruptStore, ReadOnlyStore
 from toolscout.stores.approvals import Approvals
 from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
 from toolscout.stores.line_log import LineLog
@@ -62,7 +63,8 @@ class PostgresStore(ToolTables, PrincipalTables, Store):
         self._leases = PostgresLeases(self._server.address, self._server.identity, self._server.connect)
         self._search = PostgresSearch(self._server)
         try:
-            self._update_documents()
+            with suppress(ReadOnlyStore):  # a standby is searched by its older texts
+                self._update_documents()
         except BaseException:
             self.close()
             raise
