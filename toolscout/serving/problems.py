@@ -23,7 +23,6 @@ _STATUS: tuple[tuple[type[ToolscoutError], int], ...] = (
     (errors.DuplicateTool, 409),
     (errors.NeedsTraining, 409),
     (errors.StoreUnavailable, 503),
-    (errors.DiskFull, 507),
     (errors.StoreError, 503),
     (errors.SignInUnavailable, 503),
     (errors.LanguageModelError, 502),
@@ -46,7 +45,6 @@ _UNSPOKEN = {
     501: "this server lacks a part that this needs",
     502: "the language model of this server did not answer; ask again later",
     503: "the catalogue cannot be read or written now; ask again later",
-    507: "there is no room left to write; nothing that was saved before is lost",
 }
 _log = logging.getLogger("toolscout.serving")
 
@@ -74,6 +72,8 @@ def _headers(error: Exception) -> dict[str, str]:
         return {"Retry-After": str(error.retry_after)}
     if isinstance(error, errors.StoreUnavailable):
         return {"Retry-After": "1"}
+    if isinstance(error, errors.DiskFull):  # a person has to make room
+        return {"Retry-After": "30"}
     if isinstance(error, errors.InsufficientScope):
         return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{" ".join(error.scopes)}"'}
     if isinstance(error, errors.InvalidToken):
@@ -88,6 +88,8 @@ def public_message(error: Exception) -> str:
     if isinstance(error, (Problem, *_ABOUT_REQUEST)):
         return str(error)
     _log.warning("a caller was refused: %s", error)
+    if isinstance(error, errors.DiskFull):
+        return "there is no room left to write; nothing that was saved before is lost; try again when there is room"
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
     return f"{_UNSPOKEN.get(status, 'this cannot be done here')}; the log of the server says why"
 
