@@ -37,7 +37,10 @@ ON_TOOLLENS = tuple(
     for head, metric in (("N@1", "toolgen_ndcg@1"), ("R@3", "recall@3"), ("R@5", "recall@5"), ("C@5", "comp@5"))
 )
 TOOLBENCH_ALL = "toolbench-all"
-ABOUT_ALL = "the folder toolbench, whose training requests are of G3 alone, with those of G1 and G2 added"
+ABOUT_ALL = (
+    "the folder toolbench, whose training requests are of G3 alone, with those of G1 and G2 added: toolscout import "
+    f"--requests FILE --onto toolbench --out {TOOLBENCH_ALL}, where FILE has ToolBench's or ToolGen's requests"
+)
 LLAMA = Weights("llama-3-8b", "Llama-3-8B", "base")
 EMBEDDING = Weights("text-embedding-3-large", "OpenAI's embedding model", "encoder", "https://HOST/v1?model=NAME")
 RETRIEVER = Weights("toolbench-retriever", "ToolBench's ToolRetriever (BERT)", "encoder")
@@ -106,8 +109,8 @@ ABILITY = Unavailable(
     "task of your own"
 )
 I1_ONLY = Unavailable(
-    "the texts of ToolBench's G1 training requests are not public; a BEIR folder with them could be passed to "
-    "toolscout train and toolscout evaluate"
+    "a folder with training requests of G1 alone: toolscout import --requests FILE --onto FOLDER --out OUT joins "
+    "published ones to a BEIR folder, which can be passed to toolscout train and toolscout evaluate"
 )
 
 
