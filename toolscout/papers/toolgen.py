@@ -99,8 +99,8 @@ INVENTED_DIFFERENCES = (
     "agent at a time, and is the baseline here; the paper's are ToolLlama and GPT.",
 )
 ALONE_DIFFERENCES = (
-    "The paper has no such table. As published: the language model alone ranks (similarity=0). As served: the cosine "
-    "of an encoder trained on the same requests is added, with a weight chosen on dev.",
+    "The paper has no such table. As published: the language model alone ranks (similarity=0). As served (+dense): the "
+    "cosine of an encoder trained on the same requests is added, with a weight chosen on dev.",
     "This package's settings: adapters of rank 32, rate 0.001, batch 64, one epoch over the documents of tools that "
     "requests use, then 3 to 6 over requests.",
 )
@@ -521,8 +521,8 @@ PAPER = Paper(
         "masked and not renormalised, over beams of 5.",
         "A document is memorised as a whole and by its next three lines; requests and documents are read in "
         "one prompt.",
-        "As served: the encoder's cosine is added to the language model's score with a weight chosen on dev; as "
-        "published, it is not (similarity=0).",
+        "As served (toolgen+dense): the encoder's cosine is added to the language model's score with a weight "
+        "chosen on dev; as published, it is not (similarity=0).",
         "The agent's stage is not part of the retrieval tables: it is trained only where trajectories are given.",
     ),
     tables=(
