@@ -12,7 +12,17 @@ from tests.cli.cli_samples import Run
 from tests.training.learnable import learnable
 from toolscout.cli import reproduce
 from toolscout.papers import published_numbers, registry, reproduction
-from toolscout.papers.paper import Column, Experiment, GenerationExperiment, Line, Paper, Table, Unavailable, Weights
+from toolscout.papers.paper import (
+    AgentExperiment,
+    Column,
+    Experiment,
+    GenerationExperiment,
+    Line,
+    Paper,
+    Table,
+    Unavailable,
+    Weights,
+)
 
 COLUMNS = (Column("R@3", "recall@3"), Column("C@3", "comp@3"))
 TABLE = Table(
@@ -82,6 +92,51 @@ def test_it_runs_what_it_can_and_prints_the_three_columns(run: Run, paper: Paper
     again = run("reproduce", "colt", "--data", data)
     assert "colt: 0 runs to make" in again.stderr
     assert again.stdout == done.stdout
+
+
+def test_what_is_missing_is_said_before_anything_is_run(
+    run: Run, paper: Paper, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = AgentExperiment("judged", "gold", "calls", judged="sopr", weights=Weights("gpt", "GPT", "", "URL"))
+    table = replace(TABLE, lines=(*TABLE.lines, Line("agent", judged)))
+    monkeypatch.setattr(registry, "PAPERS", {"colt": replace(paper, tables=(table,))})
+    said = words(run("reproduce", "colt", "--data", data).stderr)
+    wanted = [
+        "missing: the weights of ANCE: pass --model ance=FOLDER (table 3, made up)",
+        "missing: the weights of GPT: pass --model gpt=URL (table 3, made up)",
+        f"missing: the dataset calls, which {data} does not have: pass --data FOLDER",
+        "missing: a judge: pass --judge https://HOST/v1?model=NAME",
+        "colt: 2 runs to make",
+        "1 of 2: ",
+    ]
+    places = [said.index(one) for one in wanted]
+    assert places == sorted(places)
+    again = words(run("reproduce", "colt", "--data", data).stderr)
+    assert wanted[0] in again  # what is measured already lacks nothing, the rest still does
+    assert "colt: 0 runs to make" in again
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "wanted"),
+    [
+        ("masstool", "main", ("--model ance=FOLDER", "toollens")),
+        ("colt", "ablation", ("dataset toollens: pass --data FOLDER",)),
+        ("query-generation", "larger-model", ("--llm https://HOST/v1?model=NAME", "toolbench-g3")),
+        ("toolgen", "end-to-end", ("--judge https://HOST/v1", "--model gpt-3.5=", "stabletoolbench", "trajectories")),
+        ("toolweaver", "qwen", ("--model qwen-2.5-1.5b=FOLDER", "--model qwen-2.5-14b=FOLDER", "toolbench-all")),
+        ("toolweaver", "equal", ("--task FILE", "--judge https://HOST/v1", "no_tool", "trajectories")),
+    ],
+)
+def test_each_paper_says_all_that_its_experiments_lack(
+    run: Run, monkeypatch: pytest.MonkeyPatch, paper: str, table: str, wanted: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
+    done = run("reproduce", paper, "--table", table, "--stop-after", "0")
+    assert done.exit_code == 0, done.output
+    said = [line for line in done.stderr.splitlines() if line.startswith("missing: ")]
+    assert all("pass" in line or "pip install" in line for line in said)
+    for what in wanted:
+        assert any(what in line for line in said), what
 
 
 def test_nothing_is_run_where_that_is_asked(run: Run, paper: Paper, data: Path, tmp_path: Path) -> None:
@@ -217,6 +272,8 @@ def test_json_has_the_same_numbers(run: Run, paper: Paper, data: Path) -> None:
         (["--list", "--table", "3"], "name the paper too"),
         (["colt", "--data", "nowhere"], "there is no folder nowhere; pass --data"),
         (["colt", "--model", "ance"], "pass --model NAME=FOLDER"),
+        (["colt", "--judge", "https://host/v1"], "needs the name of a model: write https://host/v1?model=NAME"),
+        (["colt", "--model", "ance=."], "--model ance=.: . holds no encoder"),
         (["colt", "--model", "bert=."], "no table takes weights called 'bert'; there are: ance"),
     ],
 )

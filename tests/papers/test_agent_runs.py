@@ -102,30 +102,33 @@ def test_a_model_that_fails_for_all_leaves_nothing(setup: found.Setup, tmp_path:
 
 def test_all_that_is_missing_is_named_at_once(setup: found.Setup, tmp_path: Path) -> None:
     judged = replace(GPT, judged="sowr", reference=OTHER)
-    assert found.missing(replace(GPT, judged=""), SPLITS, setup) == ""
+    assert found.missing(replace(GPT, judged=""), SPLITS, setup) == []
     nothing = replace(setup, weights={})
-    assert found.missing(judged, SPLITS, nothing).split("; ") == [
+    assert found.missing(judged, SPLITS, nothing) == [
         "the weights of a chat model: pass --model gpt=FOLDER",
         "a judge: pass --judge https://HOST/v1?model=NAME, a language model that says what was solved",
         "the weights of another one: pass --model other=FOLDER",
     ]
     (tmp_path / "calls" / "cache.jsonl").unlink()
-    assert found.missing(GPT, SPLITS, setup).startswith("recorded calls, the observations of agents: add cache.jsonl")
+    (calls,) = found.missing(GPT, SPLITS, setup)
+    assert calls.startswith("recorded calls, the observations of agents: add cache.jsonl")
     trained = replace(GPT, weights=None, model=Experiment("m", "toolgen", "calls", trajectories=True))
-    assert "qrels/train.tsv" in found.missing(trained, SPLITS, setup)
+    lacking = found.missing(trained, SPLITS, setup)
+    assert any("qrels/train.tsv" in one for one in lacking)
+    assert any("trajectories of agents" in one for one in lacking)
     assert found.seeds_to_run(trained, 2, SPLITS, setup) == [0, 1]
-    assert "requests" not in found.missing(replace(GPT, dataset="elsewhere"), SPLITS, setup)
-    assert "elsewhere" in found.missing(replace(GPT, dataset="elsewhere"), SPLITS, setup)
+    (elsewhere,) = found.missing(replace(GPT, dataset="elsewhere"), SPLITS, setup)
+    assert elsewhere.startswith("the dataset elsewhere, which ")
 
 
 def test_a_model_learns_from_the_trajectories_of_the_data_folder(tmp_path: Path) -> None:
     recorded_folder(tmp_path / "calls", "train", "dev")
     model = Experiment("m", "toolgen", "calls", ("preset=published",), trajectories=True)
     here = found.Setup(tmp_path, tmp_path / "rows", tmp_path / "models")
-    assert "trajectories of agents, in" in found.missing(model, (), here)
+    assert any(one.startswith("trajectories of agents, in ") for one in found.missing(model, (), here))
     (tmp_path / "trajectories").mkdir()
     (tmp_path / "trajectories" / "trajectories.jsonl.gz").write_bytes(b"")
-    assert "trajectories of agents" not in found.missing(model, (), here)
+    assert not any("trajectories" in one for one in found.missing(model, (), here))
     assert found._settings(model, 1, here, None)[-1].endswith("trajectories/trajectories.jsonl.gz")
 
 
@@ -142,3 +145,18 @@ def test_judgements_are_recorded_and_read_without_the_judge(tmp_path: Path, monk
         offline.complete([[Message("user", "Was another one?")]])
     with pytest.raises(BadModel, match="no option of a chat model"):
         agent_runs.open_chat(f"{spec}&speed=9")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("https://host/v1", "write https://host/v1\\?model=NAME"),
+        ("https://host/v1?model=m&speed=9", "speed"),
+        ("nowhere", "there is no language model at nowhere"),
+    ],
+)
+def test_a_chat_model_that_cannot_be_is_refused_before_it_is_opened(spec: str, message: str) -> None:
+    with pytest.raises(ToolscoutError, match=message):
+        agent_runs.check_chat(spec)
+    agent_runs.check_chat("https://host/v1?model=m")
+    agent_runs.check_chat("smollm2")

@@ -50,7 +50,7 @@ def test_the_same_model_is_decoded_both_ways(setup: reproduction.Setup, monkeypa
 
 def test_a_model_learns_to_name_tools_without_ids(setup: reproduction.Setup, tmp_path: Path) -> None:
     names = NamesExperiment("names", NAMES, "scenes", (*QUICK, f"base={generators.base()}"))
-    assert reproduction.missing(names, ["test"], setup) == ""
+    assert reproduction.missing(names, ["test"], setup) == []
     trained = GenerationExperiment("names-free", NAMES, "scenes", model=names, decoding="free")
     (row,) = reproduction.run(trained, 0, ["test"], setup, "")
     folder = tmp_path / "models" / "names-s0"

@@ -82,11 +82,13 @@ def test_a_task_by_path(setup: reproduction.Setup, tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(setup: reproduction.Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = replace(TASK, model=None, retriever="x")
-    assert reproduction.missing(plain, ["dev"], setup) == ""
-    assert reproduction.missing(plain, ["dev"], replace(setup, task=None)).startswith("a task: pass --task FILE")
+    assert reproduction.missing(plain, ["dev"], setup) == []
+    (task,) = reproduction.missing(plain, ["dev"], replace(setup, task=None))
+    assert task.startswith("a task: pass --task FILE")
     prompted = replace(BASE, retriever="x")
-    assert reproduction.missing(prompted, ["dev"], setup) == ""
-    assert "prompts that need no tool" in reproduction.missing(prompted, ["dev"], replace(setup, data=None))
+    assert reproduction.missing(prompted, ["dev"], setup) == []
+    (prompts,) = reproduction.missing(prompted, ["dev"], replace(setup, data=None))
+    assert prompts.startswith("prompts that need no tool: pass --data")
 
 
 def test_both_methods_are_trained_alike() -> None:

@@ -103,12 +103,12 @@ def setup(tmp_path: Path) -> Setup:
 
 
 def test_a_larger_model_is_asked_for_and_its_answers_are_replayed(setup: Setup, tmp_path: Path) -> None:
-    assert "a larger language model: pass --llm https://HOST/v1?model=NAME" in reproduction.missing(
-        LARGER, ["test"], setup
-    )
+    assert reproduction.missing(LARGER, ["test"], setup) == [
+        "a larger language model: pass --llm https://HOST/v1?model=NAME, or --llm FOLDER"
+    ]
     with FakeEndpoint(lambda request, number: chat("finds what is wanted")) as server:
         given = replace(setup, llm=f"{server.url}?model=big/one-7b")
-        assert reproduction.missing(LARGER, ["test"], given) == ""
+        assert reproduction.missing(LARGER, ["test"], given) == []
         assert reproduction.seeds_to_run(LARGER, 3, ["test"], given) == [None]
         (row,) = reproduction.run(LARGER, None, ["test"], given, "toolscout reproduce")
     assert (row["variant"], row["options"]["model"]) == ("larger-by-big-one-7b", "big/one-7b")
@@ -142,6 +142,6 @@ def test_language_models_that_cannot_be(tmp_path: Path, spec: str, message: str)
 
 def test_the_bundled_set_needs_no_data(tmp_path: Path) -> None:
     alone = Experiment("alone", "bm25", "bundled", train="")
-    assert reproduction.missing(alone, ["test"], Setup(None, tmp_path, tmp_path)) == ""
+    assert reproduction.missing(alone, ["test"], Setup(None, tmp_path, tmp_path)) == []
     (row,) = reproduction.run(alone, None, ["test"], Setup(None, tmp_path, tmp_path), "")
     assert row["dataset"] == "bundled"

@@ -34,7 +34,7 @@ def test_a_fine_tuned_model_is_trained_once_and_used_elsewhere(tmp_path: Path) -
     elsewhere = Experiment(
         "elsewhere", "rewrite", "scenes", ("queries=1", "max_tokens=8"), train="", parts=("bm25",), generator=first
     )
-    assert reproduction.missing(elsewhere, ["test"], setup) == ""
+    assert reproduction.missing(elsewhere, ["test"], setup) == []
     assert reproduction.seeds_to_run(elsewhere, 2, ["test"], setup) == [0, 1]
     (row,) = reproduction.run(elsewhere, 1, ["test"], setup, "")
     assert (row["variant"], row["seed"], row["options"]["llm"]) == ("elsewhere-s1", 1, "generator")

@@ -14,13 +14,13 @@ import pytest
 from tests.evaluation.report_samples import scored, write_rows
 from tests.training.learnable import learnable, tiny_source
 from toolscout.data.dataset import Dataset
-from toolscout.errors import BadDataset, BadRequest
+from toolscout.errors import BadDataset, BadModel, BadRequest
 from toolscout.models.encoders.export import export
 from toolscout.models.tool_ids.code_tree import health
 from toolscout.papers import published_numbers, registry
 from toolscout.papers import reproduction as found
 from toolscout.papers.masstool.published_ablations import VARIANTS
-from toolscout.papers.paper import Column, Experiment, Line, Table, Unavailable, Weights
+from toolscout.papers.paper import AgentExperiment, Column, Experiment, Line, Table, Unavailable, Weights
 from toolscout.papers.registry import PAPERS, find_paper, find_tables
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.toolweaver import Toolweaver
@@ -111,26 +111,75 @@ def test_a_cell_is_the_mean_over_the_requests_of_several_splits(tmp_path: Path) 
 def test_what_is_missing_says_what_to_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
     nothing = found.setup_of(None, tmp_path / "rows", tmp_path / "models", [])
-    assert "pass --data FOLDER, the folder that has learnable/ in it" in found.missing(BM25, ["test"], nothing)
-    assert "does not have: pass --data" in found.missing(BM25, ["test"], setup(tmp_path))
+    assert found.missing(BM25, ["test"], nothing) == [
+        "the dataset learnable: pass --data FOLDER, the folder that has learnable/ in it, or set TOOLSCOUT_DATA"
+    ]
+    assert "does not have: pass --data" in found.missing(BM25, ["test"], setup(tmp_path))[0]
     learnable().save(tmp_path / "learnable")
     here = setup(tmp_path)
-    assert found.missing(BM25, ["test"], here) == ""
-    assert found.missing(BM25, ["other"], here).startswith("qrels/other.tsv in ")
+    assert found.missing(BM25, ["test"], here) == []
+    (splits,) = found.missing(BM25, ["other", "test", "more"], here)
+    assert splits.startswith(f"qrels/other.tsv, qrels/more.tsv in {tmp_path / 'learnable'}: add them")
     weighed = replace(BM25, retriever="dense", weights=Weights("ance", "ANCE", "encoder"))
-    assert found.missing(weighed, ["test"], here) == "the weights of ANCE: pass --model ance=FOLDER"
-    assert found.missing(weighed, ["test"], setup(tmp_path, weights={"ance": "x"})) == ""
-    assert "prompts that need no tool" in found.missing(replace(NEAR, prompts=True), ["test"], here)
+    assert found.missing(weighed, ["test"], here) == ["the weights of ANCE: pass --model ance=FOLDER"]
+    assert found.missing(weighed, ["test"], setup(tmp_path, weights={"ance": "x"})) == []
+    (prompts,) = found.missing(replace(NEAR, prompts=True), ["test"], here)
+    assert prompts.startswith(f"prompts that need no tool, in {tmp_path / 'no_tool'}: pass --data")
     refused = replace(BM25, settings=("speed=9",))
-    assert found.missing(refused, ["test"], here).endswith("bm25 does not take: speed=9")
+    assert found.missing(refused, ["test"], here)[-1].endswith("bm25 does not take: speed=9")
     with monkeypatch.context() as without:
         without.setattr(importlib.util, "find_spec", lambda name: None)
-        assert found.missing(NEAR, ["test"], here) == "torch: run pip install 'toolscout[train]'"
+        assert found.missing(NEAR, ["test"], here) == ["torch: run pip install 'toolscout[train]'"]
     over = replace(NEAR, encoder=weighed)
-    assert found.missing(over, ["test"], here) == "the weights of ANCE: pass --model ance=FOLDER"
+    assert found.missing(over, ["test"], here) == ["the weights of ANCE: pass --model ance=FOLDER"]
     why = found.summary(Unavailable("nobody has it"), ["test"], here)
     assert why is not None
-    assert (why.kind, why.missing) == ("missing", "nobody has it")
+    assert (why.kind, why.missing) == ("missing", ("nobody has it",))
+
+
+def test_every_missing_thing_is_said_at_once(tmp_path: Path) -> None:
+    weights = Weights("llama", "Llama", "base")
+    whole = replace(NEAR, weights=weights, prompts=True, trajectories=True, dataset="elsewhere")
+    said = found.missing(whole, ["test"], setup(tmp_path))
+    assert [one.partition(",")[0].partition(":")[0] for one in said] == [
+        "the dataset elsewhere",
+        "prompts that need no tool",
+        "trajectories of agents",
+        "the weights of Llama",
+    ]
+    assert all("pass --" in one for one in said)
+    (tmp_path / "elsewhere").mkdir()
+    assert "is only half a dataset: corpus.jsonl" in found.missing(whole, ["test"], setup(tmp_path))[0]
+    learnable().save(tmp_path / "learnable")
+    (tmp_path / "learnable" / "qrels" / "dev.tsv").unlink()
+    assert found.missing(NEAR, ["test"], setup(tmp_path))[0].startswith("qrels/dev.tsv in ")
+    assert found.missing(BM25, ["test"], setup(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "place", "message"),
+    [
+        ("base", "empty", "no folder of a Hugging Face model: no config.json"),
+        ("start", "empty", "not a folder of a Hugging Face model: it has no config.json"),
+        ("encoder", "empty", "holds no encoder"),
+        ("encoder", "https://host/v1", "needs the name of a model: write https://host/v1\\?model=NAME"),
+        ("", "https://host/v1", "needs the name of a model: write https://host/v1\\?model=NAME"),
+    ],
+)
+def test_weights_that_cannot_be_used_are_refused_before_anything_is_run(
+    tmp_path: Path, option: str, place: str, message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    place = place if "://" in place else str(tmp_path / place)
+    model = replace(NEAR, weights=Weights("named", "weights", option))
+    agent = AgentExperiment("an", "gold", "learnable", weights=model.weights)
+    judged = AgentExperiment("judged", "toolgen", "learnable", model=NEAR, judged="sowr", reference=agent)
+    lines = (Line("one", judged if option == "" else replace(NEAR, encoder=model)),)
+    table = Table("1", "", "", (Column("R@5", "recall@5"),), lines)
+    assert "named" in found.weights_names([table])
+    with pytest.raises(BadModel, match=f"--model named={place}: .*{message}"):
+        found.check_passed([table], setup(tmp_path, weights={"named": place}))
+    found.check_passed([table], setup(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -185,8 +234,8 @@ def test_a_method_that_is_not_trained_is_measured_once(home: Path) -> None:
 
 def test_an_experiment_among_the_tools_of_some_splits_has_rows_of_its_own(home: Path) -> None:
     here, among = setup(home), replace(BM25, among=("test", "dev"))
-    assert found.missing(among, ["test"], here) == ""
-    assert found.missing(replace(among, among=("g3_test",)), ["test"], here).startswith("qrels/g3_test.tsv in ")
+    assert found.missing(among, ["test"], here) == []
+    assert found.missing(replace(among, among=("g3_test",)), ["test"], here)[0].startswith("qrels/g3_test.tsv in ")
     (whole,) = found.run(BM25, None, ["test"], here, "toolscout reproduce x")
     assert found.seeds_to_run(among, 3, ["test"], here.reread()) == [None]
     (row,) = found.run(among, None, ["test"], here, "toolscout reproduce x")

@@ -102,8 +102,9 @@ def reproduce(
 ) -> None:
     """Run a paper's experiments and print its tables: the paper's numbers, ours as published, and ours as served.
 
-    What the data and models at hand do not allow is named, with what to pass. Rows that are there already are not made
-    again: an interrupted command goes on. Under each table stands how our form differs from the paper's.
+    What the data and models at hand do not allow is named first, with what to pass; nothing is trained before. Rows
+    that are there already are not made again: an interrupted command goes on. Under each table stands how our form
+    differs from the paper's.
     """
     from toolscout.papers import registry, reproduction
 
@@ -119,6 +120,7 @@ def reproduce(
     unknown = [name for name in setup.weights if name not in known]
     if unknown:
         raise BadRequest(f"no table takes weights called {unknown[0]!r:.80}; there are: {', '.join(known) or 'none'}")
+    reproduction.check_passed(every, setup)
     if list_:
         _list(papers, chosen, setup, json)
         return
@@ -139,17 +141,23 @@ class _Side:
 
 
 def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side: _Side) -> None:
-    """Run what is missing, the quickest first, until time is up; a failed experiment does not stop the others."""
+    """Say what experiments lack; run the others, the quickest first, until time is up. A failed one stops no other."""
     from toolscout.evaluation import row
     from toolscout.papers import reproduction
 
     found: dict[tuple[Any, ...], tuple[Table, Experiment, int | None]] = {}
+    lacks: dict[str, dict[str, None]] = {}
     for table in tables:
         for experiment in table.experiments():
-            if not reproduction.missing(experiment, table.splits(), setup):
-                for seed in reproduction.seeds_to_run(experiment, seeds, table.splits(), setup):
-                    # An experiment of several tables is run once.
-                    found.setdefault((experiment.name, seed, *table.splits()), (table, experiment, seed))
+            wanted = reproduction.seeds_to_run(experiment, seeds, table.splits(), setup)
+            lacking = reproduction.missing(experiment, table.splits(), setup) if wanted else []
+            for what in lacking:
+                lacks.setdefault(what, {})[table.title] = None
+            for seed in [] if lacking else wanted:
+                # An experiment of several tables is run once.
+                found.setdefault((experiment.name, seed, *table.splits()), (table, experiment, seed))
+    for what, where in lacks.items():
+        output.note(f"{what} (table {'; '.join(where)})", label="missing")
     todo = sorted(found.values(), key=lambda one: reproduction.hours([one[1]]))
     by_seed = [[experiment for _, experiment, seed in todo if seed == number] for number in (None, *range(seeds))]
     length = f", {_about(sum(map(reproduction.hours, by_seed)))}" if todo else ""
@@ -239,7 +247,7 @@ def _standing(table: Table, setup: Setup) -> dict[str, Any]:
         "can_be_run": sum(one.kind == "can be run" for one in states),
         "hours": reproduction.hours(ours for ours, state in found if state.kind == "can be run"),
         "missing": sum(one.kind == "missing" for one in states),
-        "lacks": list(dict.fromkeys(one.missing for one in states if one.kind == "missing")),
+        "lacks": list(dict.fromkeys(what for one in states if one.kind == "missing" for what in one.missing)),
     }
 
 
@@ -295,7 +303,7 @@ def _line_record(table: Table, line: Line, setup: Setup) -> dict[str, Any]:
         for column in table.columns
     ]
     states = {
-        form: {"state": state.kind, "seeds": list(state.seeds), "missing": state.missing}
+        form: {"state": state.kind, "seeds": list(state.seeds), "missing": list(state.missing)}
         for form, state in _states(table, line, setup).items()
     }
     return {"name": line.name, "cells": cells, "states": states}
@@ -340,5 +348,6 @@ def _lacking(record: dict[str, Any]) -> list[str]:
     for line in record["lines"]:
         for state in line["states"].values():
             if state["state"] == "missing":
-                found.setdefault(state["missing"], []).append(line["name"])
+                for what in state["missing"]:
+                    found.setdefault(what, []).append(line["name"])
     return [f"{what} ({', '.join(dict.fromkeys(names))})" for what, names in found.items()]

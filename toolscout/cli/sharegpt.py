@@ -1,9 +1,9 @@
-"""The commands `export` and `import`: write and read training records in the ShareGPT format."""
+"""The commands `export` and `import`: training records in the ShareGPT format, and requests that others published."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +11,14 @@ import typer
 
 from toolscout.cli import output
 from toolscout.cli.common import plural
-from toolscout.errors import BadDataset
+from toolscout.errors import BadDataset, BadRequest
 
 if TYPE_CHECKING:
     from toolscout.data.conversations import Conversation
     from toolscout.data.trajectories import Trajectory
 
 _TRAJECTORIES = "trajectories.jsonl"
+_NAMED = 5  # tools that are named on the screen
 
 
 def export(
@@ -54,14 +55,70 @@ def export(
 
 
 def import_(
-    sharegpt: Annotated[Path, typer.Option(metavar="FILE", help="A ShareGPT file: lines, or one JSON array.")],
-    out: Annotated[Path, typer.Option(metavar="OUT", help="The file of trajectories to write: .jsonl or .jsonl.gz.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="OUT", help="What to write: a .jsonl or .jsonl.gz of trajectories; with --onto a folder."),
+    ],
+    sharegpt: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A ShareGPT file: lines, or one JSON array.", show_default="none"),
+    ] = None,
+    requests: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="ToolBench's published training requests: G1_query.json, a folder with train.query.txt, or ToolGen's "
+            "records of retrieval; may be repeated.",
+            show_default="none",
+        ),
+    ] = None,
+    onto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="The BEIR folder with ToolBench's tools; it stays as it is.", show_default="none"
+        ),
+    ] = None,
 ) -> None:
-    """Read ShareGPT records, check them, and write their trajectories for training.
+    """Read ShareGPT records and write their trajectories, or join published requests to a BEIR folder (--onto).
 
-    What is wrong is named by line and field. Records that only pair a text with a tool are left out: a dataset folder
-    holds those.
+    What is wrong in a ShareGPT file is named by line and field. Records that only pair a text with a tool are left out:
+    a dataset folder holds those. With --onto, OUT is a copy of FOLDER whose train split has the requests too: tools are
+    found by their names, requests that FOLDER has in any split are left out, and tools that it does not have are
+    counted and named in the file unmatched.jsonl of OUT.
     """
+    if requests and onto is not None and sharegpt is None:
+        _join(requests, onto, out)
+    elif sharegpt is not None and not requests and onto is None:
+        _import_trajectories(sharegpt, out)
+    else:
+        raise BadRequest("pass --sharegpt FILE for trajectories, or --requests FILE and --onto FOLDER for requests")
+
+
+def _join(files: Sequence[Path], onto: Path, out: Path) -> None:
+    """Write a copy of a folder that has published requests too, and say what became of all of them."""
+    from toolscout.data import published_requests as published
+    from toolscout.data.dataset import Dataset
+
+    base = Dataset.load(onto)
+    read = (one for file in files for one in published.read_published(file))
+    made = published.join(base, read, ", ".join(file.name for file in files))
+    made.dataset.save(out)
+    output.write(f"requests: {plural(made.added, 'new one')} in {published.TRAIN}, of {made.read:,} read")
+    for split, count in made.known.items():
+        output.note(f"left out: {plural(count, 'request')} that {split} of {onto.name} has")
+    if made.bare:
+        output.note(f"left out: {plural(made.bare, 'record')} without a request or without a tool")
+    if made.unmatched:
+        named = out / "unmatched.jsonl"
+        named.write_text(published.unmatched_lines(made.unmatched), encoding="utf-8")
+        few = "; ".join(f"{name} ({why})" for (name, why), _ in made.unmatched.most_common(_NAMED))
+        output.note(f"left out: {plural(made.incomplete, 'request')} with a tool that was not found in {onto.name}")
+        output.note(f"not found: {plural(len(made.unmatched), 'tool')}, all named in {named}, such as: {few}")
+    output.note(f"{out}", label="written")
+
+
+def _import_trajectories(sharegpt: Path, out: Path) -> None:
+    """Write the trajectories of a ShareGPT file."""
     from toolscout.data.conversations import located_sharegpt, trajectory
     from toolscout.data.trajectories import write_trajectories
 

@@ -10,7 +10,7 @@ from toolscout.llm.options import EndpointOptions
 
 __all__ = ["Completion", "EndpointOptions", "LanguageModel", "Message", "Usage", "complete_each", "open_llm"]
 
-_SCRIPT = "scripted:"
+SCRIPT = "scripted:"
 
 
 def open_llm(
@@ -29,10 +29,10 @@ def open_llm(
         from toolscout.llm.endpoint import Endpoint
 
         return Endpoint(spec, model, options)
-    if spec.startswith(_SCRIPT):
+    if spec.startswith(SCRIPT):
         from toolscout.llm.scripted import Scripted
 
-        return Scripted.read(spec.removeprefix(_SCRIPT))
+        return Scripted.read(spec.removeprefix(SCRIPT))
     if model or (options is not None and options != EndpointOptions()):
         raise BadRequest("model and options are for an endpoint; give its URL, such as https://host/v1")
     if spec not in ("", "smollm2") and not Path(spec).exists():

@@ -17,11 +17,11 @@ from toolscout.agent.pickers import FreeIdPicker, IdPicker, Picker, ShortlistPic
 from toolscout.agent.recorded_calls import MEASURES, ReplaySet, gold_search, language_model, scores
 from toolscout.core.option_values import with_settings
 from toolscout.core.targets import is_address
-from toolscout.errors import BadCompletion, BadModel
+from toolscout.errors import BadCompletion, BadModel, BadRequest
 from toolscout.evaluation.row import RowDict
-from toolscout.llm import EndpointOptions, open_llm
+from toolscout.llm import SCRIPT, EndpointOptions, open_llm
 from toolscout.llm.base import LanguageModel, Usage
-from toolscout.llm.options import KEY_VARIABLE
+from toolscout.llm.options import KEY_VARIABLE, checked_url
 from toolscout.models.encoders.settings import split_name
 from toolscout.papers.experiment import ExperimentContext, scored_row
 from toolscout.papers.name_writer import NamePicker
@@ -47,17 +47,32 @@ class ChatSettings:
     offline: bool = False
 
 
+def check_chat(spec: str) -> None:
+    """Raise BadModel or BadRequest where `spec` is no language model that open_chat could open; none is loaded."""
+    place, given = _read_chat(spec)
+    if is_address(place):
+        checked_url(place)
+        if not given.model:
+            raise BadRequest(f"the endpoint {place} needs the name of a model: write {place}?model=NAME")
+    elif place not in ("", "smollm2") and not place.startswith(SCRIPT) and not Path(place).exists():
+        raise BadRequest(f"there is no language model at {place}; name https://HOST/v1?model=NAME, or a folder")
+
+
 def open_chat(spec: str, cache: Path | None = None) -> LanguageModel:
     """Open a language model as open_llm does; an endpoint as URL?model=NAME, its answers recorded in the file `cache`.
 
     Raises BadModel or BadRequest.
     """
-    place, settings = split_name(spec, "a chat model")
+    place, given = _read_chat(spec)
     if not is_address(place):
         return open_llm(spec)
-    given = with_settings(ChatSettings(), "a chat model", settings)
     options = EndpointOptions(key_variable=given.key_variable, cache=cache, offline=given.offline)
     return open_llm(place, model=given.model, options=options)
+
+
+def _read_chat(spec: str) -> tuple[str, ChatSettings]:
+    place, settings = split_name(spec, "a chat model")
+    return place, with_settings(ChatSettings(), "a chat model", settings)
 
 
 def replayed(

@@ -26,7 +26,7 @@ from toolscout.data import beir_files as files
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import DATA_FOLDER, find_dataset
-from toolscout.errors import BadDataset, ToolscoutError
+from toolscout.errors import BadDataset, BadModel, ToolscoutError
 from toolscout.evaluation import evaluate as evaluation
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.candidates import candidate_names, names_in, read_candidates, restricted_variant
@@ -35,7 +35,9 @@ from toolscout.evaluation.report.rows import ResultLine, group_by, read_folder
 from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.row import RowDict
 from toolscout.llm.finetuned import is_finetuned
+from toolscout.models.encoders import opening as encoders
 from toolscout.models.encoders.export import default_source
+from toolscout.models.encoders.source_folder import check_files
 from toolscout.models.language.base import open_base
 from toolscout.papers import agent_runs, generation_runs, language_runs, name_writer, query_writers
 from toolscout.papers.experiment import ExperimentResult
@@ -52,6 +54,7 @@ from toolscout.papers.paper import (
     Ours,
     Table,
     Unavailable,
+    Weights,
 )
 from toolscout.retrievers import opening, training_setup
 from toolscout.retrievers.base import FitProgress, Retriever
@@ -110,10 +113,10 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where an experiment stands: its seeds that have rows of all splits, and what keeps it from being run ("")."""
+    """Where an experiment stands: its seeds that have rows of all splits, and each thing that it lacks to be run."""
 
     seeds: tuple[int | None, ...]
-    missing: str
+    missing: tuple[str, ...]
 
     @property
     def kind(self) -> str:
@@ -165,14 +168,20 @@ def setup_of(
 
 def weights_names(tables: Sequence[Table]) -> dict[str, str]:
     """Return the names of the weights that the experiments of tables can be passed, and what they are."""
-    experiments = [link for table in tables for one in table.experiments() for link in one.chain()]
-    return {one.weights.name: one.weights.about for one in experiments if one.weights}
+    return {name: weights.about for name, weights in _weights(tables).items()}
+
+
+def _weights(tables: Sequence[Table]) -> dict[str, Weights]:
+    """Return all weights that experiments of tables take, those of agents that others are compared with included."""
+    experiments = [one for table in tables for one in table.experiments()]
+    experiments += [one.reference for one in experiments if isinstance(one, AgentExperiment) and one.reference]
+    return {link.weights.name: link.weights for one in experiments for link in one.chain() if link.weights}
 
 
 def state(experiment: Experiment, splits: Sequence[str], setup: Setup) -> State:
     """Return where an experiment stands."""
     seeds = measured_seeds(experiment, splits, setup)
-    return State(tuple(seeds), missing(experiment, splits, setup))
+    return State(tuple(seeds), tuple(missing(experiment, splits, setup)))
 
 
 def hours(experiments: Iterable[Experiment]) -> float:
@@ -253,86 +262,89 @@ def _wanted_options(experiment: Experiment) -> dict[str, tuple[Any, Any]] | None
     }
 
 
-def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
-    """Return what keeps an experiment from being run here, and what to pass; "" where nothing does."""
-    if isinstance(experiment, AgentExperiment):
-        return "; ".join(dict.fromkeys(filter(None, _missing_of_agent(experiment, splits, setup))))
-    if isinstance(experiment, LanguageExperiment):
-        return _missing_model(experiment, setup) or _missing_texts(experiment, setup)
+def missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> list[str]:
+    """Return each thing that keeps an experiment from being run here, with what to pass; nothing is opened for it."""
+    return list(dict.fromkeys(_lacking(experiment, splits, setup)))
+
+
+def _lacking(experiment: Experiment, splits: Sequence[str], setup: Setup) -> Iterator[str]:
+    """Yield what an experiment lacks, and what those lack whose models it uses."""
     if isinstance(experiment, ModelExperiment):
-        return _missing_model(experiment, setup) or _missing_data(experiment, splits, setup)
+        yield from _lacking_of_model(experiment, splits, setup)
+        return
     chain = list(experiment.chain())
-    return next(filter(None, (_missing(one, splits if one is chain[-1] else (), setup) for one in chain)), "")
+    for one in chain:
+        yield from _lacking_of_retriever(one, splits if one is chain[-1] else (), setup)
 
 
-def _missing_model(experiment: ModelExperiment, setup: Setup) -> str:
-    """Return what the model lacks that is to be measured."""
+def _lacking_of_model(experiment: ModelExperiment, splits: Sequence[str], setup: Setup) -> Iterator[str]:
+    """Yield what lacks to measure a model by something other than a search: the model, requests, calls, a judge, …."""
     if experiment.model is not None:
-        return missing(experiment.model, (), setup)
-    return _refusal(experiment) if experiment.names or isinstance(experiment, LanguageExperiment) else ""
+        yield from _lacking(experiment.model, (), setup)
+    elif experiment.names or isinstance(experiment, LanguageExperiment):
+        yield from _refusal(experiment)
+    yield from _lacking_weights(experiment, setup)
+    if isinstance(experiment, LanguageExperiment):
+        yield from _lacking_texts(experiment, setup)
+        return
+    lacking = list(_lacking_data(experiment, splits, setup))
+    yield from lacking
+    if isinstance(experiment, AgentExperiment):
+        if not lacking and setup.data and files.find(setup.data / experiment.dataset, CACHE) is None:
+            yield f"recorded calls, the observations of agents: add {CACHE} to {setup.data / experiment.dataset}"
+        if experiment.judged and not setup.judge:
+            yield "a judge: pass --judge https://HOST/v1?model=NAME, a language model that says what was solved"
+        if experiment.reference is not None:
+            yield from _lacking(experiment.reference, splits, setup)
 
 
-def _missing_texts(experiment: LanguageExperiment, setup: Setup) -> str:
-    """Return what lacks to measure a language model: torch, texts, or a task."""
-    if importlib.util.find_spec("torch") is None:
-        return _TORCH
-    if experiment.task:
-        return "" if setup.task else 'a task: pass --task FILE, lines of {"text": …, "label": …}, such as one of GLUE'
-    return _missing_prompts(setup)
+def _lacking_texts(experiment: LanguageExperiment, setup: Setup) -> Iterator[str]:
+    """Yield what lacks to measure a language model: torch, texts, or a task."""
+    if not _has_torch():
+        yield _TORCH
+    if not experiment.task:
+        yield from _lacking_prompts(setup)
+    elif setup.task is None:
+        yield 'a task: pass --task FILE, lines of {"text": …, "label": …}, such as one of GLUE'
 
 
-def _missing_prompts(setup: Setup) -> str:
-    if setup.data is not None and (setup.data / _PROMPTS).is_dir():
-        return ""
-    place = f", in {setup.data / _PROMPTS}" if setup.data else ""
-    return f"prompts that need no tool{place}: pass --data a folder that has {_PROMPTS}/ in it"
+def _lacking_prompts(setup: Setup) -> Iterator[str]:
+    if setup.data is None or files.find(setup.data / _PROMPTS, files.PROMPTS) is None:
+        place = f", in {setup.data / _PROMPTS}" if setup.data else ""
+        yield f"prompts that need no tool{place}: pass --data a folder that has {_PROMPTS}/{files.PROMPTS} in it"
 
 
-def _refusal(experiment: Experiment) -> str:
-    """Return why weights that the package can have cannot be opened; "" where they can."""
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _refusal(experiment: Experiment) -> Iterator[str]:
+    """Yield why weights that the package can have cannot be opened."""
     try:
         _check_models(experiment)
     except ToolscoutError as error:
-        return str(error)
-    return ""
+        yield str(error)
 
 
-def _missing_of_agent(experiment: AgentExperiment, splits: Sequence[str], setup: Setup) -> Iterator[str]:
-    """Yield each thing that an agent lacks: model, requests, recorded calls, a judge, and whom it is compared with."""
-    yield _missing_model(experiment, setup)
-    yield _missing_weights(experiment, setup)
-    yield (lacking := _missing_data(experiment, splits, setup))
-    if not lacking and setup.data and files.find(setup.data / experiment.dataset, CACHE) is None:
-        yield f"recorded calls, the observations of agents: add {CACHE} to {setup.data / experiment.dataset}"
-    if experiment.judged and not setup.judge:
-        yield "a judge: pass --judge https://HOST/v1?model=NAME, a language model that says what was solved"
-    if experiment.reference is not None:
-        yield missing(experiment.reference, splits, setup)
-
-
-def _missing(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
-    found = _missing_data(experiment, splits, setup)
-    if found:
-        return found
-    if lacking := _missing_weights(experiment, setup):
-        return lacking
+def _lacking_of_retriever(experiment: Experiment, splits: Sequence[str], setup: Setup) -> Iterator[str]:
+    yield from _lacking_data(experiment, splits, setup)
+    yield from _lacking_weights(experiment, setup)
     if experiment.larger_model and not setup.llm:
-        return "a larger language model: pass --llm https://HOST/v1?model=NAME, or --llm FOLDER"
-    if experiment.train and importlib.util.find_spec("torch") is None:
-        return _TORCH
-    if (why := _refusal(experiment)) or isinstance(experiment, NamesExperiment):
-        return why
+        yield "a larger language model: pass --llm https://HOST/v1?model=NAME, or --llm FOLDER"
+    if experiment.train and not _has_torch():
+        yield _TORCH
+    yield from _refusal(experiment)
+    if isinstance(experiment, NamesExperiment):
+        return
     refused = [one for one in experiment.settings if not _accepted(experiment.retriever, experiment.parts, one)]
-    return (
-        f"an option that this version's {experiment.retriever} does not take: {', '.join(refused)}" if refused else ""
-    )
+    if refused:
+        yield f"an option that this version's {experiment.retriever} does not take: {', '.join(refused)}"
 
 
-def _missing_weights(experiment: Experiment, setup: Setup) -> str:
+def _lacking_weights(experiment: Experiment, setup: Setup) -> Iterator[str]:
     weights = experiment.weights
-    if weights is None or weights.name in setup.weights:
-        return ""
-    return f"the weights of {weights.about}: pass --model {weights.name}={weights.place}"
+    if weights is not None and weights.name not in setup.weights:
+        yield f"the weights of {weights.about}: pass --model {weights.name}={weights.place}"
 
 
 @cache
@@ -344,27 +356,63 @@ def _accepted(retriever: str, parts: tuple[str, ...], setting: str) -> bool:
     return True
 
 
-def _missing_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -> str:
+def _lacking_data(experiment: Experiment, splits: Sequence[str], setup: Setup) -> Iterator[str]:
+    """Yield what lacks of the dataset, and of the prompts and trajectories that are learned from."""
     name = experiment.dataset
     if name == _BUNDLED:
-        return ""
+        return
     what = f"the dataset {name}" + (f" ({experiment.about_data})" if experiment.about_data else "")
     if setup.data is None:
-        return f"{what}: pass --data FOLDER, the folder that has {name}/ in it, or set {DATA_FOLDER}"
-    folder = setup.data / name
-    if not folder.is_dir():
-        return f"{what}, which {setup.data} does not have: pass --data FOLDER, the folder that has {name}/ in it"
-    family = "" if experiment.train in ("", "train") else f"{experiment.train}."
-    wanted = [*splits, *experiment.among, *([f"{family}train"] if experiment.train else [])]
-    lacking = [split for split in wanted if split not in Dataset.split_names(folder)]
+        yield f"{what}: pass --data FOLDER, the folder that has {name}/ in it, or set {DATA_FOLDER}"
+    elif not (setup.data / name).is_dir():
+        yield f"{what}, which {setup.data} does not have: pass --data FOLDER, the folder that has {name}/ in it"
+    else:
+        yield from _lacking_files(experiment, splits, setup.data / name)
+    if experiment.prompts:
+        yield from _lacking_prompts(setup)
+    if experiment.trajectories and (setup.data is None or _trajectories(setup.data) is None):
+        place = f", in {setup.data / _TRAJECTORIES}" if setup.data else ""
+        file = f"{_TRAJECTORIES}/{_TRAJECTORIES}.jsonl"
+        yield f"trajectories of agents{place}: pass --data a folder that has {file} in it"
+
+
+def _lacking_files(experiment: Experiment, splits: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield what a folder of data lacks: the splits that are measured, those that are learned from, or more."""
+    try:
+        there = Dataset.split_names(folder)
+    except BadDataset as error:
+        yield str(error)
+        return
+    family = "" if experiment.train == "train" else f"{experiment.train}."
+    learned = [f"{family}{split}" for split in ("train", "dev")] if experiment.train else []
+    lacking = [split for split in dict.fromkeys([*splits, *experiment.among, *learned]) if split not in there]
     if lacking:
-        return f"qrels/{lacking[0]}.tsv in {folder}: add it, or pass --data another folder"
-    if experiment.prompts and (lacks := _missing_prompts(setup)):
-        return lacks
-    if experiment.trajectories and _trajectories(setup.data) is None:
-        place = setup.data / _TRAJECTORIES
-        return f"trajectories of agents, in {place}: pass --data a folder that has {_TRAJECTORIES}/ in it"
-    return ""
+        names = ", ".join(f"qrels/{split}.tsv" for split in lacking)
+        yield f"{names} in {folder}: add {'it' if len(lacking) == 1 else 'them'}, or pass --data another folder"
+
+
+def check_passed(tables: Sequence[Table], setup: Setup) -> None:
+    """Raise BadModel or BadRequest where weights or the judge that were passed cannot be used; none is loaded."""
+    known = _weights(tables)
+    for name, place in setup.weights.items():
+        try:
+            _check_weights(known[name].option, place)
+        except ToolscoutError as error:
+            raise BadModel(f"--model {name}={place}: {error}") from None
+    if setup.judge:
+        agent_runs.check_chat(setup.judge)
+
+
+def _check_weights(option: str, place: str) -> None:
+    """Raise a ToolscoutError where there are no weights of the kind that an option takes."""
+    if option == "base":
+        open_base(place)
+    elif option == "start":
+        check_files(Path(place))
+    elif option == "encoder":
+        encoders.check_name(place)
+    else:
+        agent_runs.check_chat(place)
 
 
 def _trajectories(data: Path) -> Path | None:
@@ -653,4 +701,4 @@ def summary(ours: Ours, splits: Sequence[str], setup: Setup) -> State | None:
     """Return where one of our numbers stands; None where the line has no such form."""
     if ours is None:
         return None
-    return State((), ours.why) if isinstance(ours, Unavailable) else state(ours, splits, setup)
+    return State((), (ours.why,)) if isinstance(ours, Unavailable) else state(ours, splits, setup)

@@ -37,7 +37,10 @@ ON_TOOLLENS = tuple(
     for head, metric in (("N@1", "toolgen_ndcg@1"), ("R@3", "recall@3"), ("R@5", "recall@5"), ("C@5", "comp@5"))
 )
 TOOLBENCH_ALL = "toolbench-all"
-ABOUT_ALL = "the folder toolbench, whose training requests are of G3 alone, with those of G1 and G2 added"
+ABOUT_ALL = (
+    "the folder toolbench, whose training requests are of G3 alone, with those of G1 and G2 added: toolscout import "
+    f"--requests FILE --onto toolbench --out {TOOLBENCH_ALL}, where FILE has ToolBench's or ToolGen's requests"
+)
 LLAMA = Weights("llama-3-8b", "Llama-3-8B", "base")
 EMBEDDING = Weights("text-embedding-3-large", "OpenAI's embedding model", "encoder", "https://HOST/v1?model=NAME")
 RETRIEVER = Weights("toolbench-retriever", "ToolBench's ToolRetriever (BERT)", "encoder")
@@ -96,8 +99,8 @@ INVENTED_DIFFERENCES = (
     "agent at a time, and is the baseline here; the paper's are ToolLlama and GPT.",
 )
 ALONE_DIFFERENCES = (
-    "The paper has no such table. As published: the language model alone ranks (similarity=0). As served: the cosine "
-    "of an encoder trained on the same requests is added, with a weight chosen on dev.",
+    "The paper has no such table. As published: the language model alone ranks (similarity=0). As served (+dense): the "
+    "cosine of an encoder trained on the same requests is added, with a weight chosen on dev.",
     "This package's settings: adapters of rank 32, rate 0.001, batch 64, one epoch over the documents of tools that "
     "requests use, then 3 to 6 over requests.",
 )
@@ -106,8 +109,8 @@ ABILITY = Unavailable(
     "task of your own"
 )
 I1_ONLY = Unavailable(
-    "the texts of ToolBench's G1 training requests are not public; a BEIR folder with them could be passed to "
-    "toolscout train and toolscout evaluate"
+    "a folder with training requests of G1 alone: toolscout import --requests FILE --onto FOLDER --out OUT joins "
+    "published ones to a BEIR folder, which can be passed to toolscout train and toolscout evaluate"
 )
 
 
@@ -518,8 +521,8 @@ PAPER = Paper(
         "masked and not renormalised, over beams of 5.",
         "A document is memorised as a whole and by its next three lines; requests and documents are read in "
         "one prompt.",
-        "As served: the encoder's cosine is added to the language model's score with a weight chosen on dev; as "
-        "published, it is not (similarity=0).",
+        "As served (toolgen+dense): the encoder's cosine is added to the language model's score with a weight "
+        "chosen on dev; as published, it is not (similarity=0).",
         "The agent's stage is not part of the retrieval tables: it is trained only where trajectories are given.",
     ),
     tables=(

@@ -274,8 +274,8 @@ PAPER = Paper(
         "The batch of the language model is this package's, 64: the paper names none.",
         "All gold tools of a request are right answers at once; the paper has a record for each pair.",
         "Token rows get a learned map of their codebook vectors besides; the paper's have none.",
-        "As served: the encoder's cosine is added to the language model's score with a weight chosen on dev; as "
-        "published, it is not (similarity=0).",
+        "As served (toolweaver+dense): the encoder's cosine is added to the language model's score with a weight "
+        "chosen on dev; as published, it is not (similarity=0).",
         "The paper trains ToolWeaver on retrieval for five epochs and compares with a ToolGen trained for one; each "
         "published form here has the epochs of its own paper, but for the table equal.",
     ),

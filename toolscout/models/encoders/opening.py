@@ -63,6 +63,17 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
     return Encoder.load(folder, **settings)
 
 
+def check_name(name: str) -> None:
+    """Raise BadModel or BadRequest where there is no encoder of this name; none is loaded."""
+    place, given = split_name(name)
+    if place.lower().startswith(("http://", "https://")):
+        checked_url(place)
+        if not any(one.startswith("model=") for one in given):
+            raise BadModel(f"the endpoint {place} needs the name of a model: write {place}?model=NAME")
+    elif place not in ("", DEFAULT, RAW, FAST):
+        kind_of(Path(place))
+
+
 def refusal(name: str) -> str:
     """Why an encoder that a file names, not the user, is not used: its host was not allowed; "" where it may be."""
     place, _ = split_name(name)
