@@ -172,6 +172,15 @@ def test_every_missing_thing_is_said_at_once(tmp_path: Path) -> None:
     assert found.missing(BM25, ["test"], setup(tmp_path)) == []
 
 
+def test_the_published_encoder_is_missing_until_it_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
+    learnable().save(tmp_path / "learnable")
+    for settings in (("encoder=raw",), ("dense.encoder=raw",)):
+        over = replace(NEAR, settings=settings)
+        assert any("toolscout encoder export" in one for one in found.missing(over, ["test"], setup(tmp_path)))
+    assert found.missing(replace(NEAR, settings=("neighbours=3",)), ["test"], setup(tmp_path)) == []
+
+
 @pytest.mark.parametrize(
     ("option", "place", "message"),
     [
