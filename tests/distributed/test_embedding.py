@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +25,7 @@ from toolscout.stores.base import Store
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Nodes
+    from tests.postgres import Postgres
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +84,64 @@ def test_a_killed_node_costs_nothing(nodes: Nodes, tmp_path: Path, monkeypatch: 
         assert vectors(scout.store) == expected
     assert set(written.values()) == {1}
     assert len(written) == len(expected) == len(made)
+
+
+# Claims texts of the store that it is given, a few at a time, as the command `embed` does by the thousand.
+EMBED = """
+import sys
+from toolscout.scout import Scout
+with Scout.open(sys.argv[1]) as scout:
+    scout.claimed_at_once = 128
+    scout.embed()
+"""
+
+
+def test_a_killed_node_over_a_database_that_another_process_embeds_too(
+    nodes: Nodes, postgres: Postgres, tmp_path: Path
+) -> None:
+    """The database counts what any process writes: each text once, though a node dies and two processes embed."""
+    made, url = tools(1_200), postgres.url("embedded")
+    with Scout.open(tmp_path / "local.db") as scout:
+        scout.add(made)
+        expected = vectors(scout.store)
+    killed: list[int] = []
+
+    def kill_one(stage: str, done: int, total: int) -> None:
+        if stage == "embedding" and done > 0 and not killed:
+            killed.append(done)
+            nodes.kill()
+
+    nodes.add()
+    with connected(nodes.address) as cluster, Scout.open(url) as scout:
+        assert cluster.about.endswith("4 nodes, 3 CPUs, 0 GPUs")
+        scout.store.add(made, "tools")
+        postgres.sql(
+            "CREATE TABLE embedded.written (digest text)",
+            "CREATE FUNCTION embedded.count_written() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN INSERT INTO embedded.written VALUES (NEW.digest); RETURN NEW; END $$",
+            # It counts a vector that is there already too.
+            "CREATE TRIGGER counting BEFORE INSERT ON embedded.vectors "
+            "FOR EACH ROW EXECUTE FUNCTION embedded.count_written()",
+        )
+        with (
+            ClusterEncoding(cluster, scout.encoder_name) as encode,
+            subprocess.Popen([sys.executable, "-c", EMBED, url]) as other,
+        ):
+            while postgres.sql("SELECT count(*) FROM embedded.claims") == [(0,)]:
+                assert other.poll() is None
+                time.sleep(0.05)
+            scout.encode_documents, scout.claimed_at_once = encode, 192
+            here = scout.embed(kill_one)
+            assert other.wait(60) == 0
+        assert killed
+        assert 0 < here < len(made)
+        scout.refresh()
+        assert scout.words_only() == 0
+        assert vectors(scout.store) == expected
+    written = Counter(digest for (digest,) in postgres.sql("SELECT digest FROM embedded.written"))
+    assert set(written.values()) == {1}
+    assert len(written) == len(expected) == len(made)
+    assert postgres.sql("SELECT count(*) FROM embedded.claims") == [(0,)]
 
 
 def test_what_is_written_stays_when_all_nodes_die(

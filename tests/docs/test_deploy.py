@@ -21,6 +21,7 @@ import typer
 import yaml
 
 from toolscout.cli.main import app
+from toolscout.serving.gateway.ownership import Peers
 from toolscout.stores import open_store
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +39,17 @@ def instructions(stage: int) -> Iterator[tuple[str, str]]:
             yield name, rest
 
 
-def container() -> dict[str, Any]:
-    return MANIFEST[0]["spec"]["template"]["spec"]["containers"][0]
+def resources(kind: str) -> list[dict[str, Any]]:
+    """What the manifest has of one kind."""
+    return [one for one in MANIFEST if one["kind"] == kind]
+
+
+WORKLOADS = {"serve": resources("Deployment")[0], "gateway": resources("StatefulSet")[0]}
+
+
+def container(name: str) -> dict[str, Any]:
+    """The container of the servers or of the gateways in the manifest."""
+    return WORKLOADS[name]["spec"]["template"]["spec"]["containers"][0]
 
 
 def named_commands() -> Iterator[list[str]]:
@@ -48,7 +58,8 @@ def named_commands() -> Iterator[list[str]]:
     for service in COMPOSE["services"].values():
         if "command" in service:
             yield service["command"]
-    yield container()["args"]
+    for name in WORKLOADS:
+        yield container(name)["args"]
     for line in (DEPLOY / "compose.yaml").read_text().splitlines():
         if found := re.match(r"#\s+docker compose .* run --rm serve (.*)", line):
             yield shlex.split(found[1])
@@ -72,32 +83,58 @@ def test_the_command_line_knows_each_command(arguments: list[str]) -> None:
 
 def test_containers_may_write_where_the_image_says_and_nowhere_else() -> None:
     written = set(json.loads(dict(instructions(2))["VOLUME"]))
-    security, mounts = container()["securityContext"], {one["mountPath"] for one in container()["volumeMounts"]}
-    assert security == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert written <= mounts
-    for name in ("serve", "gateway"):
+    user = int(dict(instructions(2))["USER"])
+    for name, workload in WORKLOADS.items():
+        assert container(name)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert workload["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == user > 0
+        writable = {one["mountPath"] for one in container(name)["volumeMounts"] if not one.get("readOnly")}
+        assert written <= writable
         service = COMPOSE["services"][name]
         places = {one.partition(":")[2] for one in service["volumes"]} | set(service["tmpfs"])
         assert service["read_only"]
         assert written <= places
-    user = dict(instructions(2))["USER"]
-    assert int(user) == MANIFEST[0]["spec"]["template"]["spec"]["securityContext"]["runAsUser"] > 0
 
 
-def test_the_manifest_fits_together() -> None:
-    deployment, service, budget = MANIFEST
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
-    assert budget["spec"]["selector"]["matchLabels"] == labels
-    assert budget["spec"]["minAvailable"] < deployment["spec"]["replicas"]
-    ports = {port["name"] for port in container()["ports"]}
-    assert {service["spec"]["ports"][0]["targetPort"], container()["readinessProbe"]["httpGet"]["port"]} <= ports
-    volumes = {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
-    assert {mount["name"] for mount in container()["volumeMounts"]} == volumes
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_manifest_fits_together(name: str) -> None:
+    workload = WORKLOADS[name]
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert workload["spec"]["selector"]["matchLabels"] == labels
+    services = [one for one in resources("Service") if one["spec"]["selector"] == labels]
+    [budget] = [one for one in resources("PodDisruptionBudget") if one["spec"]["selector"]["matchLabels"] == labels]
+    assert budget["spec"]["minAvailable"] < workload["spec"]["replicas"]
+    ports = {port["name"] for port in container(name)["ports"]}
+    assert services
+    assert {one["spec"]["ports"][0]["targetPort"] for one in services} == ports
+    assert {container(name)[f"{kind}Probe"]["httpGet"]["port"] for kind in ("readiness", "liveness")} == ports
+    volumes = {volume["name"] for volume in workload["spec"]["template"]["spec"]["volumes"]}
+    assert {mount["name"] for mount in container(name)["volumeMounts"]} == volumes
+
+
+def test_gateways_of_the_manifest_reach_each_other() -> None:
+    """A pod of a StatefulSet has the name POD.SERVICE, where SERVICE is without an address of its own."""
+    spec = WORKLOADS["gateway"]["spec"]
+    [headless] = [one for one in resources("Service") if one["spec"].get("clusterIP") == "None"]
+    assert headless["metadata"]["name"] == spec["serviceName"]
+    words = container("gateway")["args"]
+    given = dict(zip(words[1::2], words[2::2], strict=True))
+    url = given["--advertise"].replace("$(POD_NAME)", f"{WORKLOADS['gateway']['metadata']['name']}-1")
+    peers = Peers(url, (given["--peer"],))
+    assert peers.host == f"toolscout-gateway-1.{spec['serviceName']}"
+    assert peers.permits(url.replace("-1.", "-0."))
+    assert not peers.permits("http://elsewhere:8722/mcp")
+    assert given["--http"].partition(":")[2] == str(container("gateway")["ports"][0]["containerPort"])
+    assert f":{headless['spec']['ports'][0]['port']}/mcp" in url
+    pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    assert pod_name in container("gateway")["env"]
+    [config] = resources("ConfigMap")
+    folder, _, file = given["--config"].rpartition("/")
+    assert "mcpServers" in json.loads(config["data"][file])
+    assert folder in {one["mountPath"] for one in container("gateway")["volumeMounts"]}
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.docs.test_deploy import COMPOSE, ROOT, answers, container, free_port, instructions, named_commands
+from tests.docs.test_deploy import COMPOSE, ROOT, answers, container, free_port, instructions, named_commands, resources
 from tests.postgres import Postgres
 
 pytestmark = pytest.mark.slow
@@ -37,6 +38,7 @@ class Image(NamedTuple):
 
     venv: Path
     home: Path
+    config: Path
     writable: tuple[Path, ...]
     environment: dict[str, str]
 
@@ -77,8 +79,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
             step = rest.replace("/src[", f"{wheel}[").replace("/src/", f"{source}/").replace("--no-cache-dir ", "")
             words = shlex.split(step.replace("/opt/toolscout", str(venv)))
             installed([sys.executable if words[0] == "python" else words[0], *words[1:]])
-    home, cache, scratch = folder / "home", folder / "cache", folder / "tmp"
-    for one in (home, cache, scratch):
+    home, config, cache, scratch = folder / "home", folder / "etc", folder / "cache", folder / "tmp"
+    for one in (home, config, cache, scratch):
         one.mkdir()
     (home / "openapi.json").write_text(json.dumps(SHOP))
     environment = {
@@ -88,7 +90,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
         "TOOLSCOUT_CACHE": str(cache),
         "PYTHONPYCACHEPREFIX": str(scratch / "pycache"),
     }
-    return Image(venv, home, (cache, scratch), environment)
+    return Image(venv, home, config, (cache, scratch), environment)
 
 
 def installed(words: list[str]) -> None:
@@ -124,6 +126,9 @@ def test_every_command_runs(image: Image, postgres: Postgres) -> None:
     """Those that do something first, then the servers; the compose file and the manifest have a schema each."""
     image.environment["TOOLSCOUT_STORE"] = postgres.url("compose")
     before = files_of(image.venv)
+    [config] = resources("ConfigMap")
+    for name, text in config["data"].items():
+        (image.config / name).write_text(text)
     keys, served = [], []
     for words in named_commands():
         there = [postgres.url("manifest") if word.startswith("postgresql://") else word for word in words]
@@ -131,16 +136,19 @@ def test_every_command_runs(image: Image, postgres: Postgres) -> None:
         there = ["openapi.json" if word.endswith("openapi.json") else word for word in there]
         port = free_port()
         there = [word.replace("0.0.0.0:8722", f"127.0.0.1:{port}").replace("0.0.0.0", "127.0.0.1") for word in there]
+        there = [word.replace("/etc/toolscout", str(image.config)).replace("$(POD_NAME)", "pod-0") for word in there]
         if "serve" in there or "mcp" in there:
             served.append((there if "mcp" in there else [*there, "--port", str(port)], port))
         else:
             done = image.run("toolscout", *there)
             keys += [word for word in done.split() if word.startswith("ts_")] if "keys" in there else []
     assert len(keys) == 2, "the compose file and the manifest each make a key"
-    assert len(served) == 4, "the image and the manifest serve, the compose file serves and has a gateway"
+    assert len(served) == 5, "the image serves, the compose file and the manifest serve and have a gateway"
     assert "list_orders" in image.run("toolscout", "search", "list the orders of a customer")
-    probes = {container()[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")}
-    check = json.loads(dict(instructions(2))["HEALTHCHECK"].partition(" CMD ")[2])
+    checks = {
+        "serve": json.loads(dict(instructions(2))["HEALTHCHECK"].partition(" CMD ")[2]),
+        "mcp": COMPOSE["services"]["gateway"]["healthcheck"]["test"][1:],
+    }
     for words, port in served:
         with image.server("toolscout", *words):
             address = f"http://127.0.0.1:{port}"
@@ -148,9 +156,10 @@ def test_every_command_runs(image: Image, postgres: Postgres) -> None:
             while not answers_at(f"{address}/metrics", keys[0]):
                 assert time.monotonic() < until
                 time.sleep(0.2)
-            if "serve" in words:
-                assert all(answers(address + path) for path in probes)
-                image.run(*(part.replace(":8765", f":{port}") for part in check))
+            pod = container("serve" if "serve" in words else "gateway")
+            for kind in ("readiness", "liveness"):
+                assert answers(address + pod[f"{kind}Probe"]["httpGet"]["path"])
+            image.run(*(re.sub(":8765|:8722", f":{port}", part) for part in checks[words[0]]))
     # What containers mount read-only was not written to.
     assert files_of(image.venv) == before
     assert [path.name for path in image.home.iterdir()] == ["openapi.json"]

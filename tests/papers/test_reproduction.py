@@ -90,6 +90,22 @@ def test_what_a_line_names_as_measured_has_rows_in_the_repository(form: str) -> 
         assert measured["query-generation", "main, in-domain", "Supervised"] == pytest.approx(0.8285, abs=0.0001)
 
 
+@pytest.mark.parametrize(("part", "dataset"), [("ToolLens", "toollens"), ("ToolBench G3", "toolbench-g3")])
+def test_colts_ablations_change_one_thing_each(part: str, dataset: str) -> None:
+    (table,) = find_tables(find_paper("colt"), f"ablation, {part}")
+    found_by = {line.name: line.published for line in table.lines if isinstance(line.published, Experiment)}
+    full = found_by["COLT (MiniLM-L6)"]
+    (main,) = find_tables(find_paper("colt"), f"3, {part}")
+    assert full in [line.published for line in main.lines]
+    assert {one.dataset for one in found_by.values()} == {dataset}
+    assert found_by["w/o collaborative (MiniLM-L6)"] == full.encoder
+    for name, change in (("w/o list-wise (pairwise)", "loss=pairwise"), ("w/o contrastive", "beta=0")):
+        one = found_by[f"{name} (MiniLM-L6)"]
+        assert (one.encoder, one.settings) == (full.encoder, (*full.settings, change))
+    semantic = found_by["w/o semantic (MiniLM-L6)"]
+    assert (semantic.encoder, semantic.settings) == (None, (*full.settings, "encoder=raw"))
+
+
 def test_a_cell_is_the_mean_over_the_requests_of_several_splits(tmp_path: Path) -> None:
     for seed, (one, other) in enumerate(((0.2, 0.8), (0.4, 0.6))):
         named = {"dataset": "learnable", "retriever": "memory", "variant": f"near-s{seed}", "seed": seed}
@@ -154,6 +170,15 @@ def test_every_missing_thing_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "learnable" / "qrels" / "dev.tsv").unlink()
     assert found.missing(NEAR, ["test"], setup(tmp_path))[0].startswith("qrels/dev.tsv in ")
     assert found.missing(BM25, ["test"], setup(tmp_path)) == []
+
+
+def test_the_published_encoder_is_missing_until_it_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
+    learnable().save(tmp_path / "learnable")
+    for settings in (("encoder=raw",), ("dense.encoder=raw",)):
+        over = replace(NEAR, settings=settings)
+        assert any("toolscout encoder export" in one for one in found.missing(over, ["test"], setup(tmp_path)))
+    assert found.missing(replace(NEAR, settings=("neighbours=3",)), ["test"], setup(tmp_path)) == []
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,25 @@ async def keyed(url: str, key: str, mode: str) -> AsyncIterator[Client]:
         yield client
 
 
+def test_health_is_told_without_a_key(tmp_path: Path) -> None:
+    store = tmp_path / "t.db"
+    key_for(store, "mail", "mail/*")
+
+    async def main() -> None:
+        async with (
+            gateway(store, {"mcpServers": {}}) as made,
+            serving(make_app(made, ServeOptions())) as url,
+            httpx2.AsyncClient() as web,
+        ):
+            health = url.replace("/mcp", "/health")
+            found = await web.get(health)
+            assert (found.status_code, found.json()) == (200, {"status": "ok"})
+            assert (await web.post(health)).status_code == 401
+            assert (await web.get(health, headers={"Host": "elsewhere.example"})).status_code == 421
+
+    anyio.run(main)
+
+
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_nobody_hears_of_a_change_that_only_others_see(tmp_path: Path, mode: str) -> None:
     store = tmp_path / "t.db"

@@ -103,20 +103,20 @@ def _main(dataset: str, part: str) -> Table:
     )
 
 
-def _ablations() -> Table:
-    """Return the ablations on ToolLens; the paper's numbers for ToolBench have no requests here."""
-    full, settings = colt("toollens", MINILM), STAGE_2["toollens"]
+def _ablations(dataset: str, part: str, published: str) -> Table:
+    """Return the ablations on one dataset, which the paper's table calls `published`."""
+    full, settings = colt(dataset, MINILM), STAGE_2[dataset]
     raw = Experiment(
-        "colt-published-toollens-without-semantic", NETWORK, "toollens", (*settings, "encoder=raw"), hours=0.8
+        f"colt-published-{dataset}-without-semantic", NETWORK, dataset, (*settings, "encoder=raw"), hours=0.8
     )
     changed = {
-        name: replace(full, name=f"colt-published-toollens-{name}", settings=(*settings, change))
+        name: replace(full, name=f"colt-published-{dataset}-{name}", settings=(*settings, change))
         for name, change in (("pairwise", "loss=pairwise"), ("without-contrastive", "beta=0"))
     }
     ours: dict[str, Ours] = {
         "COLT": full,
         "w/o semantic": raw,
-        "w/o collaborative": stage_1("toollens", MINILM),
+        "w/o collaborative": stage_1(dataset, MINILM),
         "w/o list-wise (pairwise)": changed["pairwise"],
         "w/o contrastive": changed["without-contrastive"],
     }
@@ -124,17 +124,18 @@ def _ablations() -> Table:
     for name, experiment in ours.items():
         lines += [Line(f"{name} ({encoder})", source="COLT") for encoder in ENCODERS if encoder != MINILM]
         lines.append(Line(f"{name} ({MINILM})", experiment))
-    heads = (Column("ToolLens R@|N|", "recall@gold"), Column("ToolLens C@|N|", "comp@gold"))
+    heads = (Column(f"{published} R@|N|", "recall@gold"), Column(f"{published} C@|N|", "comp@gold"))
     return Table(
         "ablation",
-        "ToolLens",
-        "COLT without its parts",
+        part,
+        f"COLT without its parts, on {part}",
         heads,
         tuple(lines),
         "colt-ablation",
         (
             "The paper does not say which pairwise loss it took, and its code has none. Ours is BPR over all pairs of "
             "a gold tool and another tool of a list; the contrastive loss stays.",
+            *(G3_DIFFERENCES if dataset == "toolbench-g3" else ()),
         ),
     )
 
@@ -209,6 +210,7 @@ PAPER = Paper(
             "toolbench-g2",
         ),
         _main("toolbench-g3", "ToolBench G3"),
-        _ablations(),
+        _ablations("toollens", "ToolLens", "ToolLens"),
+        _ablations("toolbench-g3", "ToolBench G3", "ToolBench"),
     ),
 )

@@ -422,9 +422,10 @@ def _trajectories(data: Path) -> Path | None:
 
 def _check_models(experiment: Experiment) -> None:
     """Raise MissingEncoder or BadModel where weights that the package can have are not installed."""
-    trains_encoder = experiment.retriever == "dense" and experiment.train
-    if not experiment.weights and (trains_encoder or any("encoder=raw" in one for one in experiment.settings)):
+    if not experiment.weights and experiment.retriever == "dense" and experiment.train:
         default_source()
+    if any(one.rpartition(".")[2] == f"encoder={encoders.RAW}" for one in experiment.settings):
+        encoders.check_name(encoders.RAW)
     named = any(one == "share=0" or one.startswith(("llm=", "base=")) for one in experiment.settings)
     other = experiment.weights or experiment.generator or experiment.larger_model
     if experiment.retriever in _WRITES and not named and not other:

@@ -251,6 +251,11 @@ def _with_settings(folder: Path, card: dict[str, Any], given: Mapping[str, Any])
     return {**changed, "fingerprint": fingerprint_of(changed)}
 
 
+def check_raw() -> None:
+    """Raise MissingEncoder or BadModel where the published encoder was not exported, or not whole; it is not opened."""
+    _read_card(raw_encoder_folder())
+
+
 def _read_card(folder: Path) -> dict[str, Any]:
     """The folder's encoder.json; raises MissingEncoder or BadModel where it is missing, incomplete or changed."""
     if not os.path.exists(folder):  # os.path: also False where the folder may not be read

@@ -64,13 +64,17 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
 
 
 def check_name(name: str) -> None:
-    """Raise BadModel or BadRequest where there is no encoder of this name; none is loaded."""
+    """Raise MissingEncoder, BadModel or BadRequest where there is no encoder of this name; none is loaded."""
+    from toolscout.models.encoders.onnx_encoder import check_raw
+
     place, given = split_name(name)
     if place.lower().startswith(("http://", "https://")):
         checked_url(place)
         if not any(one.startswith("model=") for one in given):
             raise BadModel(f"the endpoint {place} needs the name of a model: write {place}?model=NAME")
-    elif place not in ("", DEFAULT, RAW, FAST):
+    elif place == RAW:
+        check_raw()
+    elif place not in ("", DEFAULT, FAST):
         kind_of(Path(place))
 
 

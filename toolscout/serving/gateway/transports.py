@@ -41,7 +41,7 @@ try:
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
-PATH, METRICS_PATH, LIVE_PATH = "/mcp", "/metrics", "/page/live"
+PATH, METRICS_PATH, LIVE_PATH, HEALTH_PATH = "/mcp", "/metrics", "/page/live", "/health"
 # JSON values in one message: each takes some microseconds and about a hundred bytes to parse in the event loop.
 MAX_VALUES = 50_000
 # A string without an end matches to the end of the text, so that nothing is scanned twice.
@@ -165,6 +165,9 @@ class _RequestGuard:
             return
         if scope["method"] == "GET" and (file := self._files.get(scope["path"])):  # says nothing of the catalogue
             await (await file(Request(scope)))(scope, receive, send)
+            return
+        if scope["path"] == HEALTH_PATH and scope["method"] == "GET":
+            await JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})(scope, receive, send)
             return
         await self._key_fetches.ready(key)
         try:
