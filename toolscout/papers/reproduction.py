@@ -37,6 +37,7 @@ from toolscout.evaluation.row import RowDict
 from toolscout.llm.finetuned import is_finetuned
 from toolscout.models.encoders import opening as encoders
 from toolscout.models.encoders.export import default_source
+from toolscout.models.encoders.settings import RAW
 from toolscout.models.encoders.source_folder import check_files
 from toolscout.models.language.base import open_base
 from toolscout.papers import agent_runs, generation_runs, language_runs, name_writer, query_writers
@@ -424,8 +425,8 @@ def _check_models(experiment: Experiment) -> None:
     """Raise MissingEncoder or BadModel where weights that the package can have are not installed."""
     if not experiment.weights and experiment.retriever == "dense" and experiment.train:
         default_source()
-    if any(one.rpartition(".")[2] == f"encoder={encoders.RAW}" for one in experiment.settings):
-        encoders.check_name(encoders.RAW)
+    if any(one.rpartition(".")[2] == f"encoder={RAW}" for one in experiment.settings):
+        encoders.check_name(RAW)
     named = any(one == "share=0" or one.startswith(("llm=", "base=")) for one in experiment.settings)
     other = experiment.weights or experiment.generator or experiment.larger_model
     if experiment.retriever in _WRITES and not named and not other:
