@@ -25,6 +25,7 @@ from toolscout.index.vector_table import VectorTable
 from toolscout.index.word_files import WordFiles
 from toolscout.retrievers import bm25
 from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.scout import Scout
 from toolscout.search import index_snapshot
 from toolscout.stores.sqlite.store import SqliteStore
@@ -142,6 +143,18 @@ def test_opening_reads_no_document_and_no_id(
         assert scout.search("gives the lion its dinner").considered[0].tool_id == LION.id
         assert scout.count() == 81
         assert scout.words_only() == (0 if embed else 81)
+
+
+def test_a_graph_is_kept_though_no_tool_has_changed_since_the_index_was_saved(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, build = list[int](), VectorTable.linked
+    monkeypatch.setattr(VectorTable, "linked", lambda table: sizes.append(len(table)) or build(table))
+    filled(path)  # with all vectors, and without a graph
+    for _ in range(2):
+        with Scout.open(path, lambda: Dense(DenseOptions(graph_above=50))) as scout:
+            scout.embed()
+    assert sizes == [81]
 
 
 def test_words_alone_are_kept_where_nothing_is_embedded(path: Path, reads: Reads) -> None:

@@ -232,8 +232,9 @@ class Retriever(ABC):
     def take_vectors(self, vectors: Vectors) -> None:
         """Add the pending tools whose vectors are among these."""
 
-    def optimise(self) -> None:
-        """Prepare for fast search where there are many vectors."""
+    def optimise(self) -> bool:
+        """Prepare for fast search where there are many vectors; returns whether there was anything to do."""
+        return False
 
     def settle(self) -> None:
         """Make scores those of an index that is built now: as if no tool had ever been removed or replaced."""

@@ -269,11 +269,13 @@ class DocumentIndex(Retriever):
         """How many vectors were added and removed so far."""
         return self._change_count
 
-    def optimise(self) -> None:
-        """Build the search graph if there are enough vectors for one."""
+    def optimise(self) -> bool:
+        """Build the search graph if there are enough vectors for one, and none yet; returns whether it was built."""
         with self._lock:
-            if len(self) > self._graph_above and not self._table.has_graph:
-                self._table = self._table.linked()
+            if len(self) <= self._graph_above or self._table.has_graph:
+                return False
+            self._table = self._table.linked()
+            return True
 
     # Search.
 

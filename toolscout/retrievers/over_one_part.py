@@ -68,9 +68,9 @@ class OverOnePart(Retriever):
         """Hand vectors to its part."""
         self.part.take_vectors(vectors)
 
-    def optimise(self) -> None:
+    def optimise(self) -> bool:
         """Prepare its part."""
-        self.part.optimise()
+        return self.part.optimise()
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
         """The similarities of its part."""

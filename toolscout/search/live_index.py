@@ -254,7 +254,8 @@ class LiveIndex:
     def optimise(self) -> None:
         """Build the search graph if there are many vectors, and save a snapshot of the index."""
         with self._lock:
-            self.retriever.optimise()
+            if self.retriever.optimise():
+                self._unsaved_changes = len(self.retriever)  # an earlier snapshot may have all tools, but not the graph
         self.save_snapshot()
 
     def save_snapshot(self) -> None:

@@ -155,10 +155,10 @@ class Hybrid(Retriever):
         for part in self._parts:
             part.take_vectors(vectors)
 
-    def optimise(self) -> None:
+    def optimise(self) -> bool:
         """Prepare the parts that have many vectors."""
-        for part in self._parts:
-            part.optimise()
+        prepared = [part.optimise() for part in self._parts]
+        return any(prepared)
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
         """The highest cosine over the parts that compare vectors."""
