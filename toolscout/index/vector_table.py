@@ -27,7 +27,7 @@ BYTES_PER_NUMBER = 5
 # Numbers of a unit vector of some hundred dimensions hardly exceed 127 / 400; those that do are cut, and count as lost.
 _SCALE = 400.0
 # A graph of one-byte vectors finds the neighbourhood; the true order inside it comes from the vectors themselves.
-_GRAPH_LINKS, _GRAPH_EFFORT_ADD, _GRAPH_EFFORT_SEARCH = 16, 128, 11_264
+_GRAPH_LINKS, _GRAPH_EFFORT_ADD, _GRAPH_EFFORT_SEARCH = 16, 128, 13_312
 _GRAPH_CANDIDATES = 100
 _SUBSETS_KEPT = 8
 _GROUP = 16
