@@ -186,6 +186,16 @@ def test_exact_search_has_a_recall_of_one_and_a_blind_one_less(tmp_path: Path, s
     assert measurements.recall(scout, REQUESTS)["recall@10"] < 0.9
 
 
+def test_a_file_of_several_snapshots_counts_once(scout: Scout) -> None:
+    first, second = (scout.store.index_folder() / name for name in ("1", "2"))
+    for folder in (first, second):
+        folder.mkdir(parents=True)
+    (first / "vectors.npy").write_bytes(bytes(3_000_000))
+    (second / "vectors.npy").hardlink_to(first / "vectors.npy")
+    (second / "rows.json").write_bytes(bytes(1_000_000))
+    assert measurements.sizes_mb(scout.store)["index_mb"] == pytest.approx(4, abs=0.1)
+
+
 def test_memory_is_that_of_this_process() -> None:
     found = measurements.memory_mb()
     if found:

@@ -83,8 +83,9 @@ def memory_mb() -> Values:
 
 def sizes_mb(store: Store) -> Values:
     """Return the sizes in MB of a store, and of the indexes of this machine that are built from it."""
-    files = (path.stat().st_size for path in store.index_folder().rglob("*") if path.is_file())
-    return {"store_mb": _megabytes(store.size()), "index_mb": _megabytes(sum(files))}
+    found = (path.stat() for path in store.index_folder().rglob("*") if path.is_file())
+    files = {(one.st_dev, one.st_ino): one.st_size for one in found}  # a snapshot links files of the one before
+    return {"store_mb": _megabytes(store.size()), "index_mb": _megabytes(sum(files.values()))}
 
 
 def _megabytes(count: int) -> float:
