@@ -29,6 +29,13 @@ BM25 = Experiment("default", "bm25", "learnable", train="")
 NEAR = Experiment("near", "memory", "learnable", ("neighbours=3",))
 
 
+@pytest.fixture
+def torch_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is the same where torch is not installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "torch" or find(name))
+
+
 def setup(tmp_path: Path, **changes: Any) -> found.Setup:
     return found.Setup(**{"data": tmp_path, "rows": tmp_path / "rows", "models": tmp_path / "models", **changes})
 
@@ -124,6 +131,7 @@ def test_a_cell_is_the_mean_over_the_requests_of_several_splits(tmp_path: Path) 
     assert found.measured_seeds(same, ["a"], setup(tmp_path)) == [0, 1]
 
 
+@pytest.mark.usefixtures("torch_is_here")
 def test_what_is_missing_says_what_to_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
     nothing = found.setup_of(None, tmp_path / "rows", tmp_path / "models", [])
@@ -153,6 +161,7 @@ def test_what_is_missing_says_what_to_pass(tmp_path: Path, monkeypatch: pytest.M
     assert (why.kind, why.missing) == ("missing", ("nobody has it",))
 
 
+@pytest.mark.usefixtures("torch_is_here")
 def test_every_missing_thing_is_said_at_once(tmp_path: Path) -> None:
     weights = Weights("llama", "Llama", "base")
     whole = replace(NEAR, weights=weights, prompts=True, trajectories=True, dataset="elsewhere")
@@ -172,6 +181,7 @@ def test_every_missing_thing_is_said_at_once(tmp_path: Path) -> None:
     assert found.missing(BM25, ["test"], setup(tmp_path)) == []
 
 
+@pytest.mark.usefixtures("torch_is_here")
 def test_the_published_encoder_is_missing_until_it_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     learnable().save(tmp_path / "learnable")
