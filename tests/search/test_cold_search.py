@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
 
 from tests.postgres import Postgres
+from tests.toys import catalogue
 from toolscout.core.answer import Allowed, MatchedWords
 from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
@@ -98,6 +100,27 @@ def test_vectors_are_compared_as_an_index_in_memory_does(store: PostgresStore, m
         search.prepare("m")
     search.prepare("m")  # it is there
     assert search.by_vector("unknown", vectors[2], 5) == []
+
+
+def test_among_many_vectors_the_nearest_come_from_the_index(
+    postgres: Postgres, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = catalogue(6_000)
+    store.add(tools, "many")
+    vectors = np.random.default_rng(1).normal(size=(len(tools), 32)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    store.put_vectors("m", [tool.digest() for tool in tools], vectors)
+    monkeypatch.setattr(cold_search, "INDEXED_FROM", 1_000)
+    search = store.own_search()
+    search.prepare("m")
+    postgres.sql("ANALYZE")
+    used = "SELECT coalesce(sum(idx_scan), 0) FROM pg_stat_user_indexes WHERE indexrelname = 'vectors_hnsw_1'"
+    before = postgres.sql(used)
+    assert search.by_vector("m", vectors[7], 100)[0][0] == tools[7].id
+    limit = time.monotonic() + 30
+    while postgres.sql(used) == before:  # a connection reports what it used when it has been idle for a while
+        assert time.monotonic() < limit, "all vectors were compared"
+        time.sleep(0.1)
 
 
 def test_a_cold_server_answers_until_its_index_stands(url: str, store: PostgresStore) -> None:

@@ -38,9 +38,10 @@ _WORDS = """
 _SPELT = """translate(alias, '/.@:_- ()[]{}<>,;!?+*#$&=|~^`"', '')"""
 _USER_ALIASES = "ARRAY(SELECT alias FROM aliases WHERE tool_id = tools.id)"
 _NAMED = f"""
-    SELECT id, aliases, {_USER_ALIASES} FROM tools WHERE (
-        spelt = ANY(%s) OR id IN (SELECT tool_id FROM aliases WHERE lower({_SPELT}) = ANY(%s))
-        OR aliases != '[]' AND EXISTS (
+    SELECT id, aliases, {_USER_ALIASES} FROM tools WHERE id IN (
+        SELECT id FROM tools WHERE spelt = ANY(%s)
+        UNION ALL SELECT tool_id FROM aliases WHERE lower({_SPELT}) = ANY(%s)
+        UNION ALL SELECT id FROM tools WHERE aliases != '[]' AND EXISTS (
             SELECT 1 FROM json_array_elements_text(aliases::json) AS own (alias) WHERE lower({_SPELT}) = ANY(%s)
         )
     )
@@ -167,8 +168,10 @@ class PostgresSearch(StoreSearch):
             db.execute(f"SET LOCAL hnsw.ef_search = {_EF_SEARCH}")
             db.execute("SET LOCAL hnsw.iterative_scan = strict_order")
             where, values = _permitted(allowed)
+            # In the collation of `tools`: in another one its index cannot be used, and then that of the vectors is not.
             query = f"""
-                SELECT id, halfvec_send(vector) FROM vectors JOIN tools ON tools.digest = vectors.digest
+                SELECT id, halfvec_send(vector)
+                FROM vectors JOIN tools ON tools.digest = vectors.digest COLLATE "default"
                 WHERE model = {model}{where} ORDER BY vector::halfvec({width}) <=> %s::halfvec({width}) LIMIT %s
             """
             rows = db.execute(query, [*values, HalfVector(vector), k], prepare=False, binary=True).fetchall()
