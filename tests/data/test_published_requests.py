@@ -124,6 +124,13 @@ def test_folders_of_toolbenchs_retriever_are_joined(base: Path, tmp_path: Path) 
         list(read_published(folder))
 
 
+def test_a_record_of_no_form_is_counted_and_one_without_a_list_is_read(base: Path, tmp_path: Path) -> None:
+    relevant = {"query": "gone", "relevant APIs": [["Gone", "Old"]]}
+    (tmp_path / "x.json").write_text(json.dumps([QUERIES[0], relevant, {}, 1]))
+    made = join(Dataset.load(base), read_published(tmp_path / "x.json"), "x")
+    assert (made.bare, made.incomplete, list(made.unmatched)) == (2, 1, [("Gone / Old", "no tool of this name")])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("[1, {}]", "no record with api_list or conversations"), ("[", "not a JSON array"), ("{", "line 1: not JSON")],

@@ -82,9 +82,9 @@ def import_(
     """Read ShareGPT records and write their trajectories, or join published requests to a BEIR folder (--onto).
 
     What is wrong in a ShareGPT file is named by line and field. Records that only pair a text with a tool are left out:
-    a dataset folder holds those. With --onto, OUT is a copy of FOLDER whose train split has the requests too: tools are
-    found by their names, requests that FOLDER has in any split are left out, and tools that it does not have are
-    counted and named in the file unmatched.jsonl of OUT.
+    a dataset folder holds those. With --onto, OUT is a BEIR folder with the tools and splits of FOLDER, and with the
+    requests in its train split too: tools are found by their names, requests that FOLDER has in any split are left out,
+    and tools that it does not have are counted and named in the file unmatched.jsonl of OUT.
     """
     if requests and onto is not None and sharegpt is None:
         _join(requests, onto, out)

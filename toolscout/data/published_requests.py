@@ -82,11 +82,16 @@ def read_published(path: Path) -> Iterator[PublishedRequest]:
     else:
         lines = enumerate(text.splitlines(), 1)
         records = [parsed(line, f"{path} line {number}: not JSON") for number, line in lines if line.strip()]
-    known = [one for one in records if isinstance(one, dict) and ("conversations" in one or "api_list" in one)]
-    if not known:
+    if not any(isinstance(one, dict) and ("conversations" in one or "api_list" in one) for one in records):
         raise BadDataset(f"{path} has no record with api_list or conversations; {_FORMS}")
-    for record in known:
-        yield _of_conversation(record) if "conversations" in record else _of_query(record)
+    yield from map(_of_record, records)
+
+
+def _of_record(record: Any) -> PublishedRequest:
+    """Return the request of a record; one without text and tools for a record of neither form."""
+    if not isinstance(record, dict):
+        return PublishedRequest("", ())
+    return _of_conversation(record) if "conversations" in record else _of_query(record)
 
 
 def _of_query(record: Mapping[str, Any]) -> PublishedRequest:
