@@ -339,7 +339,7 @@ def test_a_tenant_keeps_so_much_feedback(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
     with Scout.open(tmp_path / "tools.db", "bm25") as scout:
         quota = FeedbackQuota(scout.store, ServeOptions(feedback_minute=10, feedback_day=25, feedback_kept=30))
-        scout.store.add_feedback([Example("x", ("a/b",), (), "full")] * 29)
+        scout.store.add_feedback([Example("x", ("a/b",), (), "full") for _ in range(29)])
         quota.take("full", 1)
         with pytest.raises(Problem, match="30 examples"):
             quota.take("full", 2)
