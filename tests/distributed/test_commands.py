@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,19 @@ from typer.testing import CliRunner, Result
 
 from tests.models.tiny_llama import tiny_llama
 from tests.synth.shop import asked
+from tests.toys import catalogue
 from tests.training.learnable import learnable, tiny_source
 from toolscout.cli.main import app
 from toolscout.evaluation.row import hardware
+from toolscout.index.word_files import WordFiles
 from toolscout.models.encoders.export import export
 from toolscout.papers import registry
 from toolscout.papers.paper import Column, Experiment, Line, Table
+from toolscout.retrievers import bm25
+from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.model_folder import read_model
+from toolscout.scout import Scout
+from toolscout.search import index_snapshot
 from toolscout.stores import open_store
 
 pytestmark = pytest.mark.slow
@@ -176,3 +183,23 @@ def test_tools_are_embedded_as_without_ray(run: Run, home: Path, address: str, t
             stored.append({key: row.tobytes() for key, row in zip(found.digests, found.vectors, strict=True)})
     assert len(stored[0]) >= 20
     assert stored[0] == stored[1]
+
+
+def test_an_index_is_packed_of_shards(run: Run, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bm25, "_LEAST_SHARD", 20)
+    monkeypatch.setattr(index_snapshot, "WORTH_KEEPING", 10)
+    requests = ("search issue mail", "serch the isue", "list mails", "space3/list_issue_21")
+    joined: list[int] = []
+    join = WordFiles.add_shard
+    monkeypatch.setattr(WordFiles, "add_shard", lambda files, shard: (joined.append(len(shard)), join(files, shard))[1])
+    with open_store(tmp_path / "tools.db") as store:
+        store.add(catalogue(600), "tests")
+    shutil.copy("tools.db", "replica.db")
+    done = run("--store", "tools.db", "index", "pack", "packed.tar", "--retriever", "bm25", "--ray", address)
+    assert "written: packed.tar" in done.stderr
+    assert len(joined) == 2
+    run("--store", "replica.db", "index", "fetch", "packed.tar")
+    with Scout.open("replica.db", "bm25") as scout, Scout.open("tools.db", Bm25()) as built_here:
+        for text in requests:
+            assert scout.search(text, k=50).hits == built_here.search(text, k=50).hits
+    assert len(joined) == 2

@@ -223,6 +223,19 @@ def jobs_on(
 
 
 @contextmanager
+def building_on(address: str | None) -> Iterator[None]:
+    """Have shards of an index built on the cluster that --ray names while the block runs, where there is one."""
+    with on_ray(address) as cluster, executor_on(cluster, cluster.cpus() if cluster else 0) as executor:
+        if executor is None:
+            yield
+            return
+        from toolscout.index.builders import built_by
+
+        with built_by(executor, executor.side_by_side):
+            yield
+
+
+@contextmanager
 def embedding_on(cluster: Cluster | None, scout: Scout) -> Iterator[None]:
     """Have a Scout embed its tools on a cluster while the block runs, where there is one."""
     if cluster is None:

@@ -8,24 +8,35 @@ from typing import Annotated
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import EncoderOption, RetrieverOption, StoreOption, open_scout, open_store
+from toolscout.cli.common import (
+    EncoderOption,
+    RayCommand,
+    RayOption,
+    RetrieverOption,
+    StoreOption,
+    building_on,
+    open_scout,
+    open_store,
+)
 
 app = typer.Typer(no_args_is_help=True, help="The search index, packed for other machines that have the catalogue.")
 
 
-@app.command()
+@app.command(cls=RayCommand)
 def pack(
     ctx: typer.Context,
     archive: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write, as tools.index.tar.")],
     store: StoreOption = None,
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
+    ray: RayOption = None,
 ) -> None:
     """Write the search index into one archive, and its sha256 into FILE.sha256.
 
-    The index is built first if need be. Put both files where other machines find them, such as a shared folder.
+    The index is built first if need be; with --ray, shards of it are built side by side and joined. Put both files
+    where other machines find them, such as a shared folder.
     """
-    with open_scout(ctx, store, retriever, encoder=encoder) as scout:
+    with building_on(ray), open_scout(ctx, store, retriever, encoder=encoder) as scout:
         version = scout.pack_index(archive)
     output.note(f"{archive}, {archive.stat().st_size / 1e6:,.1f} MB, catalogue version {version}", label="written")
 

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from toolscout.core.arrays import Bytes, Doubles, Floats, Ints
 from toolscout.core.model_files import UNREADABLE
 from toolscout.errors import BadModel
-from toolscout.index.tool_table import link_file, mapped_array, replace_file, save_array
+from toolscout.index import vector_graph
+from toolscout.index.tool_table import link_file, mapped_array, save_array
+from toolscout.index.vector_graph import VectorGraph
 from toolscout.index.worker_threads import WORKER_THREADS
 
 # An upper bound of the rounding error of single-precision products.
@@ -27,7 +29,6 @@ BYTES_PER_NUMBER = 5
 # Numbers of a unit vector of some hundred dimensions hardly exceed 127 / 400; those that do are cut, and count as lost.
 _SCALE = 400.0
 # A graph of one-byte vectors finds the neighbourhood; the true order inside it comes from the vectors themselves.
-_GRAPH_LINKS, _GRAPH_EFFORT_ADD, _GRAPH_EFFORT_SEARCH = 16, 128, 13_312
 _GRAPH_CANDIDATES = 100
 _SUBSETS_KEPT = 8
 _GROUP = 16
@@ -146,7 +147,9 @@ def _quantized(vectors: Floats) -> tuple[Bytes, Floats]:
 class VectorTable:
     """Appendable rows. A row never changes; a dead one is skipped. `base` rows come from a file, the rest are live."""
 
-    def __init__(self, base: NDArray[Any] | None = None, graph: Any = None, live: _GrowingRows | None = None) -> None:
+    def __init__(
+        self, base: NDArray[Any] | None = None, graph: VectorGraph | None = None, live: _GrowingRows | None = None
+    ) -> None:
         """Start empty, or on saved rows, with the graph over them or with their one-byte copies in `live`."""
         self._base = base
         self._graph = graph
@@ -229,7 +232,7 @@ class VectorTable:
             candidates = self._best_among(queries, counts, among)
         elif self._graph is not None:
             pairs = zip(queries, counts, strict=True)
-            candidates = [self._graph_candidates(query, k, skipped) for query, k in pairs]
+            candidates = [self._graph_candidates(self._graph, query, k, skipped) for query, k in pairs]
         else:
             candidates = self._live.best(queries, counts, skipped)
         return [self._best_of(*each) for each in zip(candidates, queries, counts, strict=True)]
@@ -254,20 +257,10 @@ class VectorTable:
 
     def linked(self) -> VectorTable:
         """The same rows with a graph over them; the rows that come later are searched exactly beside it."""
-        from usearch.index import Index
-
-        graph = Index(
-            ndim=self._width(),
-            metric="ip",
-            dtype="i8",
-            connectivity=_GRAPH_LINKS,
-            expansion_add=_GRAPH_EFFORT_ADD,
-            expansion_search=_GRAPH_EFFORT_SEARCH,
+        # The engine's own rounding would keep three bits of each number.
+        graph = VectorGraph.over(
+            len(self), lambda rows: _quantized(self.rows(np.arange(rows.start, rows.stop, dtype=np.int64)))[0]
         )
-        step = 50_000
-        for start in range(0, len(self), step):
-            rows = np.arange(start, min(start + step, len(self)), dtype=np.int64)
-            graph.add(rows, _quantized(self.rows(rows))[0])  # the engine's own rounding would keep three bits of them
         table = VectorTable(self._half(), graph)
         table._dead.update(self._dead)
         return table
@@ -285,26 +278,26 @@ class VectorTable:
     def save(self, folder: Path) -> None:
         """Write the rows in half precision, their one-byte copies or the graph; few rows go beside those of a file."""
         folder.mkdir(parents=True, exist_ok=True)
-        names = ["vectors.npy", *(["graph.usearch"] if self._graph is not None else ["copies.npy", "lost.npy"])]
-        if self._base is None or not self._linked(folder, names):
+        if self._base is None or not self._linked(folder):
             if self._graph is not None and self._base is not None:
                 save_array(folder / "vectors.npy", np.asarray(self._base, dtype=np.float16))
                 save_array(folder / "later.npy", self._later())
-                replace_file(folder / "graph.usearch", lambda path: self._graph.save(str(path)))
+                self._graph.save(folder)
             else:
                 save_array(folder / "vectors.npy", self._half())
                 save_array(folder / "later.npy", self._later()[:0])
-                (folder / "graph.usearch").unlink(missing_ok=True)
+                for name in vector_graph.files(folder):
+                    (folder / name).unlink()
                 save_array(folder / "copies.npy", self._live.copies())
                 save_array(folder / "lost.npy", np.array([self._live.most_lost]))
         save_array(folder / "dead.npy", np.array(sorted(self._dead), dtype=np.int64))
 
-    def _linked(self, folder: Path, names: list[str]) -> bool:
+    def _linked(self, folder: Path) -> bool:
         """Have the files of the base in a folder, and the later rows beside them; False where that cannot be done."""
         if self._folder is None or self._live.count > max(_BESIDE, _BESIDE_SHARE * self._first):
             return False
         with suppress(OSError):
-            for name in names:
+            for name in ["vectors.npy", *(vector_graph.files(self._folder) or ["copies.npy", "lost.npy"])]:
                 link_file(self._folder / name, folder / name)
             save_array(folder / "later.npy", self._later())
             return True
@@ -314,11 +307,11 @@ class VectorTable:
     def load(cls, folder: Path) -> VectorTable:
         """Open what save wrote; tables stay on disk until they are read."""
         try:
-            vectors, graph = mapped_array(folder / "vectors.npy"), folder / "graph.usearch"
+            vectors = mapped_array(folder / "vectors.npy")
             if vectors.ndim != 2 or vectors.dtype != np.float16:
                 raise ValueError(f"there are numbers {vectors.dtype} of shape {vectors.shape}")
-            if graph.exists():
-                table = cls._with_graph(vectors, graph)
+            if vector_graph.files(folder):
+                table = cls._with_graph(vectors, folder)
             elif (folder / "copies.npy").exists():
                 table = cls._with_copies(vectors, folder)
             else:  # saved before there were copies
@@ -335,14 +328,9 @@ class VectorTable:
         return table
 
     @classmethod
-    def _with_graph(cls, vectors: NDArray[Any], path: Path) -> VectorTable:
-        from usearch.index import Index
-
-        graph = Index.restore(str(path), view=True)
-        if graph is None:
-            raise ValueError("the graph is not one")
+    def _with_graph(cls, vectors: NDArray[Any], folder: Path) -> VectorTable:
+        graph = VectorGraph.load(folder)
         table = cls(vectors[: len(graph)], graph)
-        graph.expansion_search = _GRAPH_EFFORT_SEARCH  # type: ignore[misc]  # it has a setter that its types omit
         if len(vectors) > len(graph):  # those that came after it was linked
             table.append(vectors[len(graph) :].astype(np.float32))
         return table
@@ -356,7 +344,7 @@ class VectorTable:
 
     def _check(self) -> None:
         """ValueError where what was read does not fit together."""
-        if self._graph is not None and (self._graph.ndim, len(self._graph)) != (self._width(), self._first):
+        if self._graph is not None and (self._graph.width, len(self._graph)) != (self._width(), self._first):
             raise ValueError(f"the graph is over {len(self._graph)} vectors, and there are {self._first}")
         if self._dead and not 0 <= min(self._dead) <= max(self._dead) < len(self):
             raise ValueError("a row is dead that is not there")
@@ -382,9 +370,9 @@ class VectorTable:
                     kept[1].append(self.rows(among))
         return [among[rows] for rows in kept[1].best(queries, counts, np.empty(0, dtype=np.int64))]
 
-    def _graph_candidates(self, query: Floats, k: int, skipped: Ints) -> Ints:
+    def _graph_candidates(self, graph: VectorGraph, query: Floats, k: int, skipped: Ints) -> Ints:
         wanted = max(_GRAPH_CANDIDATES, 2 * k) + min(len(skipped), 1_000)
-        found = np.asarray(self._graph.search(_quantized(query[None])[0][0], wanted).keys, dtype=np.int64)
+        found = graph.nearest(_quantized(query[None])[0][0], wanted)
         live = np.arange(self._first, len(self), dtype=np.int64)
         rows = np.concatenate([found, live])
         return rows[~np.isin(rows, skipped)] if len(skipped) else rows

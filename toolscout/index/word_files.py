@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import tantivy
 
 from toolscout.errors import DiskFull
 from toolscout.index.scratch_dir import in_memory, scratch_folder
-from toolscout.index.tool_table import link_file
+from toolscout.index.tool_table import link_file, replace_file
 
 # Buffer bytes of the writer. A large add gets a large buffer, for few segments, which search faster; a small add gets
 # the smallest buffer, since each commit allocates it again. There is one thread: a second one has a segment of its own,
@@ -19,7 +20,10 @@ from toolscout.index.tool_table import link_file
 _MANY, _MANY_WRITER, _FEW_WRITER = 1_000, 120_000_000, 15_000_000
 _LOCKS = shutil.ignore_patterns("*.lock")
 _META = "meta.json"  # the list of segments, the only file that a commit rewrites
+_MANAGED = ".managed.json"
 Fields = dict[str, Any]
+Shard = dict[str, bytes]
+"""The files of an index, by name."""
 
 
 class WordFiles:
@@ -52,15 +56,28 @@ class WordFiles:
 
     def commit(self, documents: Callable[[], Iterable[Fields]], count: int, dead: Sequence[int]) -> None:
         """Add `count` documents and delete the rows `dead`. On DiskFull the last commit stays intact."""
+        self._in_room(lambda: self._commit(documents, count, dead))
+
+    def add_shard(self, shard: Shard) -> None:
+        """Add the documents of another index of the same fields, which `shard` returned."""
+        self._in_room(lambda: self._join(shard))
+
+    def shard(self) -> Shard:
+        """Return the files of this index, by name: its last commit, to be added to another index."""
+        self._close_writer()
+        return {file.name: file.read_bytes() for file in Path(self._folder).iterdir() if not file.name.startswith(".")}
+
+    def _in_room(self, write: Callable[[], None]) -> None:
+        """Write, on disk where there is no room in memory; raises DiskFull where there is none there either."""
         try:
-            self._commit(documents, count, dead)
+            write()
         except (ValueError, OSError) as error:  # all that the engine raises
             self._writer = None  # a writer that failed cannot be used again
             if not in_memory(self._folder):
                 raise _no_room(error) from None
             try:
                 self._move()
-                self._commit(documents, count, dead)
+                write()
             except (ValueError, OSError) as again:
                 self._writer = None
                 raise _no_room(again) from None
@@ -74,6 +91,22 @@ class WordFiles:
         writer.commit()
         self._index.reload()
         self.searcher = self._index.searcher()
+
+    def _join(self, shard: Shard) -> None:
+        """Put the segments of a shard beside those that are here, as one list of segments."""
+        self._close_writer()
+        folder = Path(self._folder)
+        own, other = json.loads((folder / _META).read_bytes()), json.loads(shard[_META])
+        own["segments"] += other["segments"]
+        own["opstamp"] = max(own["opstamp"], other["opstamp"])
+        for name, content in shard.items():
+            if name != _META:
+                (folder / name).write_bytes(content)
+        known = folder / _MANAGED  # what the engine may remove, once a segment is merged into another
+        names = {*(json.loads(known.read_bytes()) if known.exists() else ()), *shard}
+        replace_file(known, lambda path: path.write_text(json.dumps(sorted(names))))
+        replace_file(folder / _META, lambda path: path.write_text(json.dumps(own)))
+        self._open(self._folder)
 
     def save(self, target: Path) -> None:
         """Save the files into a folder; most are linked, since they never change."""

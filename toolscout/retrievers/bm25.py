@@ -24,13 +24,14 @@ from toolscout.core.model_files import UNREADABLE
 from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Listing, Searchable, name_of, namespace_of, request_words
 from toolscout.errors import BadModel
+from toolscout.index.builders import builders
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
 from toolscout.index.row_ids import RowIds
 from toolscout.index.saved_rows import FrozenRows, load_rows
 from toolscout.index.script_words import composed, has_other_scripts, latin_text, other_words
 from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
-from toolscout.index.word_files import WordFiles
+from toolscout.index.word_files import Fields, Shard, WordFiles
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Options, Pairs, Ranking, Retriever, Vectors, check_k
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
@@ -47,6 +48,8 @@ _LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
 # The engine counts removed documents in word frequencies until it merges them away. Above this share of them, an index
 # is rebuilt before it is saved.
 _MOST_DEAD = 0.1
+# Less documents are not worth a shard of their own.
+_LEAST_SHARD = 5_000
 _STEMS_KEPT, _WORDS_KEPT = 2_048, 20_000
 # Words, and queries for them, that are looked up in a commit before all are forgotten.
 _COUNTED, _QUERIES = 8_192, 16_384
@@ -204,7 +207,7 @@ class Bm25(Retriever):
     def _open(self, rows: RowIds, saved: Path | None = None, expanded: bool = False) -> None:
         self._schema = _schema(expanded)
         self._expanded = expanded  # whether there is a field for expansions: from the first tool with one on
-        self._analyzers = {"words": _analyzer(), "stems": _analyzer(self._stemmed_languages)}
+        self._analyzers = self.analyzers()
         self._files = WordFiles(self._schema, self._analyzers, saved)
         self._committed = _Committed(self._files.searcher, self._schema)
         self._vocabulary = Vocabulary()
@@ -216,6 +219,11 @@ class Bm25(Retriever):
         self._rows = rows
         self._scripts: _OtherScripts | None = None  # made with the first tool that has words in another script
         self._lock = threading.Lock()
+
+    @classmethod
+    def analyzers(cls) -> dict[str, Any]:
+        """The engine's analyzers of the fields, by name."""
+        return {"words": _analyzer(), "stems": _analyzer(cls._stemmed_languages)}
 
     def __len__(self) -> int:
         """How many tools can be searched."""
@@ -434,7 +442,18 @@ class Bm25(Retriever):
         return fields | {"expansion": expansion} if expansion else fields
 
     def _commit(self, documents: Callable[[], Iterable[dict[str, Any]]] = tuple, rows: Sequence[int] = ()) -> None:
-        self._files.commit(documents, len(rows), self._dead)
+        elsewhere = builders()
+        if elsewhere is not None and len(rows) >= 2 * _LEAST_SHARD:
+            fields, kind = list(documents()), type(self)
+            begun = [
+                elsewhere.executor.submit(_shard, kind, self._expanded, documents=fields[some.start : some.stop])
+                for some in elsewhere.shards(len(rows), _LEAST_SHARD)
+            ]
+            for shard in begun:
+                self._files.add_shard(shard.result())
+            self._files.commit(tuple, 0, self._dead)  # which has the engine merge small segments
+        else:
+            self._files.commit(documents, len(rows), self._dead)
         self._committed = _Committed(self._files.searcher, self._schema)
         self._deleted_count += len(self._dead)
         self._dead = []  # last: until then, searches ask for enough extra hits
@@ -721,6 +740,13 @@ class Bm25(Retriever):
         found = zip(searcher.fast_field_values("row", places), places, strict=True)
         values = ((int(row or 0), searcher.doc(place)[field]) for row, place in found)
         return {row: str(value[0]) for row, value in values if value}
+
+
+def _shard(kind: type[Bm25], expanded: bool, documents: Sequence[Fields]) -> Shard:
+    """Index documents by themselves, for an index of this kind; runs where shards are built."""
+    files = WordFiles(_schema(expanded), kind.analyzers())
+    files.commit(lambda: documents, len(documents), ())
+    return files.shard()
 
 
 def _matched(stems: frozenset[str], terms: Sequence[_Term], total: float) -> tuple[Reason, ...]:

@@ -282,10 +282,10 @@ class LiveIndex:
             self._saving.release()
 
     def pack(self, target: Path) -> index_snapshot.SnapshotState:
-        """Write the kept snapshot into one archive; raises BadModel where none is kept."""
+        """Write the kept snapshot into one archive, with the search graph; raises BadModel where none is kept."""
         if self._snapshots is None:
             raise BadModel("the index of a model folder is not kept beside the store; name a method with --retriever")
-        self.save_snapshot()
+        self.optimise()
         return index_snapshot.pack(self._snapshots, target)
 
     def _state_to_save(self) -> index_snapshot.SnapshotState | None:

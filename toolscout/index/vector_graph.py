@@ -1,0 +1,122 @@
+"""Graphs over one-byte copies of vectors (HNSW, by usearch): a search finds the neighbourhood of a query.
+
+Each graph is over a range of rows, its shard. One is enough for a table; several can be built side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from toolscout.core.arrays import Bytes, Ints
+from toolscout.index.builders import builders
+from toolscout.index.tool_table import replace_file
+from toolscout.index.worker_threads import WORKER_THREADS
+
+_LINKS, _EFFORT_ADD = 16, 128
+# The nodes that a search keeps, in all graphs together; and the least in each, as many as it is asked for.
+_EFFORT_SEARCH, _LEAST_EFFORT = 13_312, 256
+_ADDED_AT_ONCE = 50_000
+# A graph of less rows is not worth a search of its own.
+_LEAST_ROWS = 100_000
+_FIRST, _OTHERS = "graph.usearch", "graph.{}.usearch"
+
+
+class VectorGraph:
+    """The graphs over the first rows of a table."""
+
+    def __init__(self, shards: Sequence[Any]) -> None:
+        """Take the engine's graphs, whose keys are the numbers of rows."""
+        self._shards = list(shards)
+        effort = max(_LEAST_EFFORT, _EFFORT_SEARCH // len(self._shards))
+        for graph in self._shards:
+            graph.expansion_search = effort
+
+    @classmethod
+    def over(cls, count: int, copies: Callable[[range], Bytes]) -> Self:
+        """Build the graphs over so many rows. `copies`: gives those of a range of rows."""
+        elsewhere = builders()
+        if elsewhere is None:
+            return cls([_linked(0, count, copies)])
+        begun = [
+            elsewhere.executor.submit(build_shard, first=rows.start, copies=copies(rows))
+            for rows in elsewhere.shards(count, _LEAST_ROWS)
+        ]
+        return cls([_restored(one.result()) for one in begun])
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Map the graphs that `save` wrote. Raises ValueError, OSError or RuntimeError where they cannot be read."""
+        return cls([_restored(folder / name, view=True) for name in files(folder)])
+
+    def __len__(self) -> int:
+        """How many rows it is over."""
+        return sum(map(len, self._shards))
+
+    @property
+    def width(self) -> int:
+        """How many numbers a vector has."""
+        return int(self._shards[0].ndim)
+
+    def save(self, folder: Path) -> None:
+        """Write each graph into a file, and remove those of an earlier save."""
+        earlier = set(files(folder))
+        for place, graph in enumerate(self._shards):
+            replace_file(folder / _name(place), lambda path, graph=graph: graph.save(str(path)))  # type: ignore[misc]
+        for name in earlier - {_name(place) for place in range(len(self._shards))}:
+            (folder / name).unlink()
+
+    def nearest(self, query: Bytes, wanted: int) -> Ints:
+        """Return about as many rows as are wanted, which are most similar to a query."""
+        if len(self._shards) == 1:
+            return np.asarray(self._shards[0].search(query, wanted).keys, dtype=np.int64)
+        beside = [WORKER_THREADS.submit(graph.search, query, wanted) for graph in self._shards[1:]]
+        found = [self._shards[0].search(query, wanted), *(one.result() for one in beside)]
+        rows = np.concatenate([one.keys for one in found]).astype(np.int64)
+        distances = np.concatenate([one.distances for one in found])
+        return rows[np.argsort(distances, kind="stable")[:wanted]]
+
+
+def files(folder: Path) -> list[str]:
+    """Return the names of the files of the graphs that are saved in a folder, in the order of their rows."""
+    names = [_FIRST] if (folder / _FIRST).exists() else []
+    while names and (folder / _name(len(names))).exists():
+        names.append(_name(len(names)))
+    return names
+
+
+def build_shard(first: int, copies: Bytes) -> bytes:
+    """Build a graph over rows of which this is the first, and return its file; runs where shards are built."""
+    graph = _linked(first, len(copies), lambda rows: copies[rows.start : rows.stop])
+    return bytes(graph.save())
+
+
+def _linked(first: int, count: int, copies: Callable[[range], Bytes]) -> Any:
+    from usearch.index import Index
+
+    graph: Any = None
+    for start in range(0, count, _ADDED_AT_ONCE):
+        some = range(start, min(start + _ADDED_AT_ONCE, count))
+        vectors = copies(some)
+        if graph is None:
+            graph = Index(
+                ndim=vectors.shape[1], metric="ip", dtype="i8", connectivity=_LINKS, expansion_add=_EFFORT_ADD
+            )
+        graph.add(np.arange(first + some.start, first + some.stop, dtype=np.int64), vectors)
+    return graph
+
+
+def _restored(source: Path | bytes, view: bool = False) -> Any:
+    from usearch.index import Index
+
+    graph = Index.restore(str(source) if isinstance(source, Path) else source, view=view)
+    if graph is None:
+        raise ValueError("the graph is not one")
+    return graph
+
+
+def _name(place: int) -> str:
+    return _OTHERS.format(place) if place else _FIRST
