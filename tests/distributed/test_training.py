@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.distributed.cluster import Cluster
+from toolscout.distributed.cluster import Cluster, ray_module
 from toolscout.distributed.training import train_together
 from toolscout.errors import BadModel, ClusterError
 
 pytestmark = pytest.mark.slow
 TOGETHER = 2
+PATIENCE = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 
 
 def add_up(shared: Path, folder: Path) -> None:
@@ -37,6 +38,13 @@ def refuse(folder: Path) -> None:
     raise BadModel("this cannot be trained")
 
 
+class Busy:
+    """Holds what it takes of a cluster."""
+
+    def work(self) -> None:
+        """Answer, once it has begun."""
+
+
 @pytest.fixture(autouse=True)
 def enough(cluster: Cluster) -> None:
     """Skip where each process cannot have a core."""
@@ -49,6 +57,30 @@ def test_a_process_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> No
     train_together(cluster, TOGETHER, partial(add_up, tmp_path), out)
     assert (tmp_path / "died").exists()
     assert (out / "total").read_text() == "3"
+
+
+def test_what_a_failed_start_reserved_is_freed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.util.placement_group import placement_group
+
+    monkeypatch.setenv(PATIENCE, "5")
+    ray_module().get(placement_group([{"CPU": 1}] * cluster.cpus()).ready())  # as Ray leaves it
+    (tmp_path / "died").touch()
+    train_together(cluster, TOGETHER, partial(add_up, tmp_path), tmp_path / "out")
+    assert (tmp_path / "out" / "total").read_text() == "3"
+
+
+def test_a_cluster_that_stays_full_is_an_error(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PATIENCE, "5")
+    ray = ray_module()
+    other = ray.remote(num_cpus=cluster.cpus())(Busy).remote()
+    ray.get(other.work.remote())
+    with pytest.raises(ClusterError, match="2 processes need CPUs that are free"):
+        train_together(cluster, TOGETHER, partial(add_up, tmp_path), tmp_path / "out")
+    ray.kill(other)
 
 
 def test_errors_are_those_of_the_training(cluster: Cluster, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from toolscout.errors import ClusterError, MissingExtra, ToolscoutError
 
 # How often processes or machines may be lost before that is no coincidence.
 _ATTEMPTS = 4
+_NO_ROOM = "WorkerGroupStartupTimeoutError"  # of Ray: its processes did not start within a minute
 
 
 def train_together(cluster: Cluster, processes: int, train: Callable[[Path], Any], out: Path) -> None:
@@ -25,25 +26,28 @@ def train_together(cluster: Cluster, processes: int, train: Callable[[Path], Any
     """
     ray = ray_module()
     try:
-        from ray.train import RunConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
+        from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
         from ray.train.torch import TorchTrainer
     except ImportError:
         raise MissingExtra("--processes", "ray") from None
     takes = resources(max(1, min(cluster.cpus() // processes, cluster.smallest_node())))
     gpu = takes["num_gpus"] > 0
-    there = ray.cluster_resources()
-    if there.get("GPU" if gpu else "CPU", 0) < processes:
-        what = "GPUs" if gpu else "CPUs"
+    there, what = int(ray.cluster_resources().get("GPU" if gpu else "CPU", 0)), "GPUs" if gpu else "CPUs"
+    if there < processes:
         raise ClusterError(
-            f"the cluster has {int(there.get('GPU' if gpu else 'CPU', 0))} {what}, and {processes} processes need one "
-            "each; name fewer with --processes"
+            f"the cluster has {there} {what}, and {processes} processes need one each; name fewer with --processes"
         )
     own = {"CPU": takes["num_cpus"]}
     trainer = TorchTrainer(
         _work,
         train_loop_config={"surroundings": Surroundings.here(), "train": train, "out": out.absolute()},
         scaling_config=ScalingConfig(num_workers=processes, use_gpu=gpu, resources_per_worker=own),
-        run_config=RunConfig(name="ray", storage_path=str(out.absolute() / "training")),
+        run_config=RunConfig(
+            name="ray",
+            storage_path=str(out.absolute() / "training"),
+            # It is tried again here instead: Ray would do so for ever, and keep the CPUs of what failed as it started.
+            failure_config=FailureConfig(controller_failure_limit=0),
+        ),
     )
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -58,8 +62,25 @@ def train_together(cluster: Cluster, processes: int, train: Callable[[Path], Any
                     raise one from None
             # Ray's own errors say that a process or its machine is gone.
             lost = any(type(one).__module__.startswith("ray.") for one in raised)
+            if any(type(one).__name__ == _NO_ROOM for one in raised) and attempt == _ATTEMPTS:
+                raise ClusterError(
+                    f"{processes} processes need {what} that are free, and the cluster has not so many of its {there}; "
+                    "give the command again once others are done, or name fewer with --processes"
+                ) from None
             if not lost or attempt == _ATTEMPTS:
                 raise ClusterError(f"the training failed: {str(error).strip().splitlines()[-1]}") from None
+            _free_reserved()
+
+
+def _free_reserved() -> None:
+    """Free what this command has reserved: Ray does not where a process dies as the training begins."""
+    ray = ray_module()
+    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+
+    own = ray.get_runtime_context().get_job_id()
+    for reserved in placement_group_table().values():
+        if reserved["state"] != "REMOVED" and reserved["placement_group_id"].endswith(own):
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(reserved["placement_group_id"])))
 
 
 def _work(given: dict[str, Any]) -> None:
