@@ -46,7 +46,7 @@ def train_together(cluster: Cluster, processes: int, train: Callable[[Path], Any
             name="ray",
             storage_path=str(out.absolute() / "training"),
             # It is tried again here instead: Ray would do so for ever, and keep the CPUs of what failed as it started.
-            failure_config=FailureConfig(controller_failure_limit=0),
+            failure_config=FailureConfig(controller_failure_limit=0),  # type: ignore[call-arg]  # its types lag
         ),
     )
     for attempt in range(1, _ATTEMPTS + 1):
