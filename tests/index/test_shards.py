@@ -175,7 +175,7 @@ def test_a_table_is_saved_over_one_of_more_graphs(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as executor, built_by(executor, 3):
         table.linked().save(tmp_path / "three")
     alone.linked().save(tmp_path / "three")
-    assert vector_graph.files(tmp_path / "three") == ["graph.usearch"]
+    assert vector_graph.files(tmp_path / "three") == ["graph.0.usearch"]
     table.save(tmp_path / "three")
     assert vector_graph.files(tmp_path / "three") == []
     assert not VectorTable.load(tmp_path / "three").has_graph
@@ -190,6 +190,40 @@ def test_a_graph_that_is_missing_costs_time_alone(tmp_path: Path) -> None:
     loaded = VectorTable.load(tmp_path)
     for query in unit(20, seed=4):
         assert set(loaded.search(query, 5)[0].tolist()) >= scan(unit(900), query, 5, set())
+
+
+def test_a_graph_of_an_older_version_is_built_anew(tmp_path: Path) -> None:
+    table = VectorTable()
+    table.append(unit(900))
+    table.linked().save(tmp_path)
+    (tmp_path / "graph.0.usearch").rename(tmp_path / "graph.usearch")
+    loaded = VectorTable.load(tmp_path)
+    assert not loaded.has_graph
+    for query in unit(20, seed=4):
+        assert set(loaded.search(query, 5)[0].tolist()) >= scan(unit(900), query, 5, set())
+    loaded.linked().save(tmp_path)
+    assert VectorTable.load(tmp_path).has_graph
+    assert not (tmp_path / "graph.usearch").exists()
+
+
+def test_near_duplicates_that_follow_each_other_are_found() -> None:
+    """Such rows link to each other alone where they are added one after the other."""
+    centres, random = unit(300, 64), np.random.default_rng(2)
+    rows = np.repeat(centres, 60, axis=0) + 0.05 * random.standard_normal((18_000, 64)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    table = VectorTable()
+    table.append(rows)
+    linked = table.linked()
+    graph = linked._graph
+    assert graph is not None
+    for shard in graph._shards:
+        shard.expansion_search = 128
+    found = wanted = 0
+    for query in unit(60, 64, seed=8):
+        best = scan(rows, query, 10, set())
+        found += len(best & set(linked.search(query, 10)[0].tolist()))
+        wanted += len(best)
+    assert found / wanted > 0.94  # .915 in the order of the rows
 
 
 def test_later_rows_go_beside_the_graphs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

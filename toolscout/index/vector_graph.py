@@ -17,12 +17,14 @@ from toolscout.index.tool_table import replace_file
 from toolscout.index.worker_threads import WORKER_THREADS
 
 _LINKS, _EFFORT_ADD = 16, 128
-# The nodes that a search keeps, in all graphs together; and the least in each, as many as it is asked for.
-_EFFORT_SEARCH, _LEAST_EFFORT = 13_312, 256
-_ADDED_AT_ONCE = 50_000
+# The nodes that a search keeps, in all graphs together, and the least in each.
+_EFFORT_SEARCH, _LEAST_EFFORT = 3_072, 256
+_ADDED_AT_ONCE, _SEED = 50_000, 0
 # A graph of less rows is not worth a search of its own.
 _LEAST_ROWS = 100_000
-_FIRST, _OTHERS = "graph.usearch", "graph.{}.usearch"
+_FILE = "graph.{}.usearch"
+# A graph of an older version, whose rows were added in the order of the catalogue: it is not read but built anew.
+_OLD_FILE = "graph.usearch"
 
 
 class VectorGraph:
@@ -36,13 +38,13 @@ class VectorGraph:
             graph.expansion_search = effort
 
     @classmethod
-    def over(cls, count: int, copies: Callable[[range], Bytes]) -> Self:
-        """Build the graphs over so many rows. `copies`: gives those of a range of rows."""
+    def over(cls, count: int, copies: Callable[[Ints], Bytes]) -> Self:
+        """Build the graphs over so many rows. `copies`: gives those of some rows."""
         elsewhere = builders()
         if elsewhere is None:
             return cls([_linked(0, count, copies)])
         begun = [
-            elsewhere.executor.submit(build_shard, first=rows.start, copies=copies(rows))
+            elsewhere.executor.submit(build_shard, first=rows.start, copies=copies(np.arange(rows.start, rows.stop)))
             for rows in elsewhere.shards(count, _LEAST_ROWS)
         ]
         return cls([_restored(one.result()) for one in begun])
@@ -63,11 +65,9 @@ class VectorGraph:
 
     def save(self, folder: Path) -> None:
         """Write each graph into a file, and remove those of an earlier save."""
-        earlier = set(files(folder))
         for place, graph in enumerate(self._shards):
-            replace_file(folder / _name(place), lambda path, graph=graph: graph.save(str(path)))  # type: ignore[misc]
-        for name in earlier - {_name(place) for place in range(len(self._shards))}:
-            (folder / name).unlink()
+            replace_file(folder / _FILE.format(place), lambda path, graph=graph: graph.save(str(path)))  # type: ignore[misc]
+        remove(folder, len(self._shards))
 
     def nearest(self, query: Bytes, wanted: int) -> Ints:
         """Return about as many rows as are wanted, which are most similar to a query."""
@@ -82,30 +82,41 @@ class VectorGraph:
 
 def files(folder: Path) -> list[str]:
     """Return the names of the files of the graphs that are saved in a folder, in the order of their rows."""
-    names = [_FIRST] if (folder / _FIRST).exists() else []
-    while names and (folder / _name(len(names))).exists():
-        names.append(_name(len(names)))
+    names: list[str] = []
+    while (folder / (name := _FILE.format(len(names)))).exists():
+        names.append(name)
     return names
+
+
+def remove(folder: Path, first: int = 0) -> None:
+    """Remove the graphs that are saved in a folder, from this one on, and one of an older version."""
+    for name in [*files(folder)[first:], _OLD_FILE]:
+        (folder / name).unlink(missing_ok=True)
 
 
 def build_shard(first: int, copies: Bytes) -> bytes:
     """Build a graph over rows of which this is the first, and return its file; runs where shards are built."""
-    graph = _linked(first, len(copies), lambda rows: copies[rows.start : rows.stop])
-    return bytes(graph.save())
+    return bytes(_linked(first, len(copies), lambda rows: copies[rows - first]).save())
 
 
-def _linked(first: int, count: int, copies: Callable[[range], Bytes]) -> Any:
+def _linked(first: int, count: int, copies: Callable[[Ints], Bytes]) -> Any:
+    """Build a graph over so many rows from the first one on.
+
+    Rows are added in random order. In the order of the catalogue similar tools follow each other, and link to nothing
+    else: searches then miss them, or take several times as long.
+    """
     from usearch.index import Index
 
+    order = first + np.random.default_rng(_SEED).permutation(count)
     graph: Any = None
     for start in range(0, count, _ADDED_AT_ONCE):
-        some = range(start, min(start + _ADDED_AT_ONCE, count))
-        vectors = copies(some)
+        rows = order[start : start + _ADDED_AT_ONCE]
+        vectors = copies(rows)
         if graph is None:
             graph = Index(
                 ndim=vectors.shape[1], metric="ip", dtype="i8", connectivity=_LINKS, expansion_add=_EFFORT_ADD
             )
-        graph.add(np.arange(first + some.start, first + some.stop, dtype=np.int64), vectors)
+        graph.add(rows, vectors)
     return graph
 
 
@@ -116,7 +127,3 @@ def _restored(source: Path | bytes, view: bool = False) -> Any:
     if graph is None:
         raise ValueError("the graph is not one")
     return graph
-
-
-def _name(place: int) -> str:
-    return _OTHERS.format(place) if place else _FIRST

@@ -258,9 +258,7 @@ class VectorTable:
     def linked(self) -> VectorTable:
         """The same rows with a graph over them; the rows that come later are searched exactly beside it."""
         # The engine's own rounding would keep three bits of each number.
-        graph = VectorGraph.over(
-            len(self), lambda rows: _quantized(self.rows(np.arange(rows.start, rows.stop, dtype=np.int64)))[0]
-        )
+        graph = VectorGraph.over(len(self), lambda rows: _quantized(self.rows(rows))[0])
         table = VectorTable(self._half(), graph)
         table._dead.update(self._dead)
         return table
@@ -286,8 +284,7 @@ class VectorTable:
             else:
                 save_array(folder / "vectors.npy", self._half())
                 save_array(folder / "later.npy", self._later()[:0])
-                for name in vector_graph.files(folder):
-                    (folder / name).unlink()
+                vector_graph.remove(folder)
                 save_array(folder / "copies.npy", self._live.copies())
                 save_array(folder / "lost.npy", np.array([self._live.most_lost]))
         save_array(folder / "dead.npy", np.array(sorted(self._dead), dtype=np.int64))
