@@ -159,6 +159,7 @@ class Scout:
         self._background: threading.Thread | None = None
         self._builder: threading.Thread | None = None
         self._follower: threading.Thread | None = None
+        self._keeper: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         # Replaced where many machines embed: how documents are encoded, and how many are claimed at a time.
@@ -297,7 +298,8 @@ class Scout:
                     while not index.current:
                         index.refresh()
                     self._index = index
-                    index.save_snapshot()
+                    index.save_snapshot()  # before the search graph, which takes longer than all else
+                    self._keep_in_background()
                     return
                 except StoreUnavailable as error:
                     _log.warning("the index is not built yet: %s", error)
@@ -333,7 +335,7 @@ class Scout:
                 elif time.monotonic() >= quiet_at:
                     self._index.settle()
                 if time.monotonic() >= save_at:
-                    self._index.save_snapshot()
+                    self._keep_in_background()
                     save_at = time.monotonic() + _SAVED_EVERY_S
             except StoreUnavailable as error:
                 _log.warning("changes are not followed: %s", error)
@@ -343,6 +345,20 @@ class Scout:
                     return
                 _log.exception("changes are not followed")
                 self._closing.wait(_RETRY_S)
+
+    def _keep_in_background(self) -> None:
+        """Build the search graph if there are many vectors, and save a snapshot, in a thread of its own."""
+
+        def run() -> None:
+            try:
+                self._index.optimise(self._closing.is_set)
+            except Exception:
+                if not self._closing.is_set():
+                    _log.exception("the index could not be kept")
+
+        if self._keeper is None or not self._keeper.is_alive():
+            self._keeper = threading.Thread(target=run, name="toolscout-keep", daemon=True)
+            self._keeper.start()
 
     def _catch_up(self) -> None:
         """Apply what was committed before a search, unless a thread does so."""
@@ -802,6 +818,8 @@ class Scout:
         for thread in (self._background, self._builder, self._follower):
             if thread is not None:
                 thread.join()
+        if self._keeper is not None:  # which the others may have started
+            self._keeper.join()
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -837,7 +855,7 @@ class Scout:
         """Build the search graph if there are many vectors, and save a snapshot of the index."""
         if progress and self.words_only() == 0:
             progress("linking", 0, 0)
-        self._index.optimise()
+        self._index.optimise(self._closing.is_set)
 
 
 def _is_model(retriever: str | Path) -> bool:

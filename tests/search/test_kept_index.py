@@ -149,7 +149,7 @@ def test_a_graph_is_kept_though_no_tool_has_changed_since_the_index_was_saved(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes, build = list[int](), VectorTable.linked
-    monkeypatch.setattr(VectorTable, "linked", lambda table: sizes.append(len(table)) or build(table))
+    monkeypatch.setattr(VectorTable, "linked", lambda table, stopped: sizes.append(len(table)) or build(table, stopped))
     filled(path)  # with all vectors, and without a graph
     for _ in range(2):
         with Scout.open(path, lambda: Dense(DenseOptions(graph_above=50))) as scout:

@@ -19,7 +19,7 @@ from toolscout.index.worker_threads import WORKER_THREADS
 _LINKS, _EFFORT_ADD = 16, 128
 # The nodes that a search keeps, in all graphs together, and the least in each.
 _EFFORT_SEARCH, _LEAST_EFFORT = 3_072, 256
-_ADDED_AT_ONCE, _SEED = 50_000, 0
+_ADDED_AT_ONCE, _SEED = 10_000, 0
 # A graph of less rows is not worth a search of its own.
 _LEAST_ROWS = 100_000
 _FILE = "graph.{}.usearch"
@@ -38,11 +38,14 @@ class VectorGraph:
             graph.expansion_search = effort
 
     @classmethod
-    def over(cls, count: int, copies: Callable[[Ints], Bytes]) -> Self:
-        """Build the graphs over so many rows. `copies`: gives those of some rows."""
+    def over(
+        cls, count: int, copies: Callable[[Ints], Bytes], stopped: Callable[[], bool] = lambda: False
+    ) -> Self | None:
+        """Build the graphs over so many rows; None once `stopped` is true. `copies`: gives those of some rows."""
         elsewhere = builders()
         if elsewhere is None:
-            return cls([_linked(0, count, copies)])
+            graph = _linked(0, count, copies, stopped)
+            return None if graph is None else cls([graph])
         begun = [
             elsewhere.executor.submit(build_shard, first=rows.start, copies=copies(np.arange(rows.start, rows.stop)))
             for rows in elsewhere.shards(count, _LEAST_ROWS)
@@ -99,8 +102,10 @@ def build_shard(first: int, copies: Bytes) -> bytes:
     return bytes(_linked(first, len(copies), lambda rows: copies[rows - first]).save())
 
 
-def _linked(first: int, count: int, copies: Callable[[Ints], Bytes]) -> Any:
-    """Build a graph over so many rows from the first one on.
+def _linked(
+    first: int, count: int, copies: Callable[[Ints], Bytes], stopped: Callable[[], bool] = lambda: False
+) -> Any:
+    """Build a graph over so many rows from the first one on; None once `stopped` is true.
 
     Rows are added in random order. In the order of the catalogue similar tools follow each other, and link to nothing
     else: searches then miss them, or take several times as long.
@@ -110,6 +115,8 @@ def _linked(first: int, count: int, copies: Callable[[Ints], Bytes]) -> Any:
     order = first + np.random.default_rng(_SEED).permutation(count)
     graph: Any = None
     for start in range(0, count, _ADDED_AT_ONCE):
+        if stopped():
+            return None
         rows = order[start : start + _ADDED_AT_ONCE]
         vectors = copies(rows)
         if graph is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -255,13 +255,24 @@ class VectorTable:
             np.maximum(best, scores.max(axis=1), out=best)
         return best
 
-    def linked(self) -> VectorTable:
-        """The same rows with a graph over them; the rows that come later are searched exactly beside it."""
+    def linked(self, stopped: Callable[[], bool] = lambda: False) -> VectorTable | None:
+        """The same rows with a graph over them; the rows that come later are searched exactly beside it.
+
+        None once `stopped` is true.
+        """
         # The engine's own rounding would keep three bits of each number.
-        graph = VectorGraph.over(len(self), lambda rows: _quantized(self.rows(rows))[0])
+        graph = VectorGraph.over(len(self), lambda rows: _quantized(self.rows(rows))[0], stopped)
+        if graph is None:
+            return None
         table = VectorTable(self._half(), graph)
         table._dead.update(self._dead)
         return table
+
+    def follow(self, other: VectorTable) -> None:
+        """Take over what has changed in a table since this one was made of it."""
+        if len(other) > len(self):
+            self.append(other.rows(np.arange(len(self), len(other), dtype=np.int64)))
+        self._dead, self._dead_rows = set(other._dead), None
 
     def _half(self) -> NDArray[np.float16]:
         """All rows in half precision."""

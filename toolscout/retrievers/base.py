@@ -232,8 +232,11 @@ class Retriever(ABC):
     def take_vectors(self, vectors: Vectors) -> None:
         """Add the pending tools whose vectors are among these."""
 
-    def optimise(self) -> bool:
-        """Prepare for fast search where there are many vectors; returns whether there was anything to do."""
+    def optimise(self, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Prepare for fast search where there are many vectors; returns whether there was anything to do, and is done.
+
+        Searches and changes go on meanwhile. `stopped` is asked now and then; once it is true this gives up.
+        """
         return False
 
     def settle(self) -> None:

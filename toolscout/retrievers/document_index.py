@@ -269,12 +269,18 @@ class DocumentIndex(Retriever):
         """How many vectors were added and removed so far."""
         return self._change_count
 
-    def optimise(self) -> bool:
+    def optimise(self, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Build the search graph if there are enough vectors for one, and none yet; returns whether it was built."""
         with self._lock:
             if len(self) <= self._graph_above or self._table.has_graph:
                 return False
-            self._table = self._table.linked()
+            table, now = self._table, self._table.frozen()
+        linked = now.linked(stopped)  # minutes for a million
+        with self._lock:
+            if linked is None or self._table is not table:  # it was written anew: next time
+                return False
+            linked.follow(table)
+            self._table = linked
             return True
 
     # Search.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
@@ -68,9 +68,9 @@ class OverOnePart(Retriever):
         """Hand vectors to its part."""
         self.part.take_vectors(vectors)
 
-    def optimise(self) -> bool:
+    def optimise(self, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Prepare its part."""
-        return self.part.optimise()
+        return self.part.optimise(stopped)
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
         """The similarities of its part."""

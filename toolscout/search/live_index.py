@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class LiveIndex:
         self.need_estimator = NeedEstimator(retriever)
         self.version = 0
         self._lock = threading.RLock()
+        self._linking = threading.Lock()  # held by the thread that builds a search graph
         self._saving = threading.Lock()  # held by the thread that saves a snapshot
         # How many tools have changed since the last snapshot, and since the index was opened from one.
         self._unsaved_changes = 0
@@ -251,11 +252,16 @@ class LiveIndex:
 
     # Snapshots.
 
-    def optimise(self) -> None:
-        """Build the search graph if there are many vectors, and save a snapshot of the index."""
-        with self._lock:
-            if self.retriever.optimise():
-                self._unsaved_changes = len(self.retriever)  # an earlier snapshot may have all tools, but not the graph
+    def optimise(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Build the search graph if there are many vectors, and save a snapshot of the index.
+
+        Searches and changes go on meanwhile. `stopped` is asked now and then; once it is true no graph is built.
+        """
+        with self._linking:
+            if self.retriever.optimise(stopped):
+                with self._lock:
+                    # An earlier snapshot may have all tools, but not the graph.
+                    self._unsaved_changes = max(self._unsaved_changes, len(self.retriever))
         self.save_snapshot()
 
     def save_snapshot(self) -> None:

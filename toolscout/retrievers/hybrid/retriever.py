@@ -155,9 +155,9 @@ class Hybrid(Retriever):
         for part in self._parts:
             part.take_vectors(vectors)
 
-    def optimise(self) -> bool:
+    def optimise(self, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Prepare the parts that have many vectors."""
-        prepared = [part.optimise() for part in self._parts]
+        prepared = [part.optimise(stopped) for part in self._parts]
         return any(prepared)
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
