@@ -20,7 +20,7 @@ _LINKS, _EFFORT_ADD = 16, 128
 # The nodes that a search keeps, in all graphs together, and the least in each.
 _EFFORT_SEARCH, _LEAST_EFFORT = 3_072, 256
 _ADDED_AT_ONCE, _SEED = 10_000, 0
-# A graph of less rows is not worth a search of its own.
+# A graph of fewer rows is not worth a search of its own.
 _LEAST_ROWS = 100_000
 _FILE = "graph.{}.usearch"
 # A graph of an older version, whose rows were added in the order of the catalogue: it is not read but built anew.

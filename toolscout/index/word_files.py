@@ -59,7 +59,7 @@ class WordFiles:
         self._in_room(lambda: self._commit(documents, count, dead))
 
     def add_shard(self, shard: Shard) -> None:
-        """Add the documents of another index of the same fields, which `shard` returned."""
+        """Add the documents of another index with the same fields, whose files `shard` returned."""
         self._in_room(lambda: self._join(shard))
 
     def shard(self) -> Shard:

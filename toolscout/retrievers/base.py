@@ -233,7 +233,7 @@ class Retriever(ABC):
         """Add the pending tools whose vectors are among these."""
 
     def optimise(self, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Prepare for fast search where there are many vectors; returns whether there was anything to do, and is done.
+        """Prepare for fast search where there are many vectors; returns whether anything was prepared.
 
         Searches and changes go on meanwhile. `stopped` is asked now and then; once it is true this gives up.
         """

@@ -48,7 +48,7 @@ _LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
 # The engine counts removed documents in word frequencies until it merges them away. Above this share of them, an index
 # is rebuilt before it is saved.
 _MOST_DEAD = 0.1
-# Less documents are not worth a shard of their own.
+# Fewer documents are not worth a shard of their own.
 _LEAST_SHARD = 5_000
 _STEMS_KEPT, _WORDS_KEPT = 2_048, 20_000
 # Words, and queries for them, that are looked up in a commit before all are forgotten.
