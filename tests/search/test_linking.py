@@ -60,6 +60,16 @@ def first(index: Retriever, text: str) -> str:
     return index.search([text], 1)[0][0].tool_id
 
 
+def soon(condition: Callable[[], bool]) -> bool:
+    """Wait until something is so; False where it takes too long."""
+    until = time.monotonic() + IN_TIME_S
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def test_searches_and_changes_go_on(gate: Gate) -> None:
     index, tools = linked(), catalogue(80)
     index.add(tools)
@@ -117,16 +127,11 @@ def test_servers_get_one_without_being_asked(tmp_path: Path, gate: Gate, monkeyp
         assert gate.begun.wait(IN_TIME_S)
         with Scout.open(tmp_path / "tools.db") as other:
             other.add([LION], label="more")
-        until = time.monotonic() + IN_TIME_S
-        while LION.id not in server.retriever.ids() and time.monotonic() < until:
-            time.sleep(0.01)
-        assert first(server.retriever, LION.document()) == LION.id
+        assert soon(lambda: first(server.retriever, LION.document()) == LION.id)
         assert not has_graph(dense)
         gate.open.set()
-        while not has_graph(dense) and time.monotonic() < until:
-            time.sleep(0.01)
+        assert soon(lambda: has_graph(dense))
         assert first(server.retriever, LION.document()) == LION.id
-    assert has_graph(dense)
 
 
 def test_closing_does_not_wait_for_it(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
