@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.index.test_vector_table import scan, unit
+from tests.index.test_vector_table import recall, scan, unit
 from tests.toys import HashedWords, catalogue
 from toolscout.core.tool import Listing, Tool
 from toolscout.errors import DiskFull
@@ -158,14 +158,7 @@ def test_graphs_find_nearly_all_and_what_comes_later_exactly(tmp_path: Path, sha
     for each in (table, loaded):
         each.append(rows[3500:])
         each.kill(3)
-        right = wanted = 0
-        for query in unit(40, seed=9):
-            best = scan(rows, query, 10, {3})
-            found, scores = each.search(query, 10)
-            right += len(best & set(found[np.argsort(-scores)[:10]].tolist()))
-            wanted += len(best)
-            assert {row for row in best if row >= 3500} <= set(found.tolist())
-        assert right / wanted > 0.99
+        assert recall(each, rows, unit(40, seed=9), later=3500, dead=[3]) > 0.99
 
 
 def test_a_table_is_saved_over_one_of_more_graphs(tmp_path: Path) -> None:
@@ -218,12 +211,7 @@ def test_near_duplicates_that_follow_each_other_are_found() -> None:
     assert graph is not None
     for shard in graph._shards:
         shard.expansion_search = 128
-    found = wanted = 0
-    for query in unit(60, 64, seed=8):
-        best = scan(rows, query, 10, set())
-        found += len(best & set(linked.search(query, 10)[0].tolist()))
-        wanted += len(best)
-    assert found / wanted > 0.94  # .915 in the order of the rows
+    assert recall(linked, rows, unit(60, 64, seed=8), later=len(rows)) > 0.94  # .915 in the order of the rows
 
 
 def test_later_rows_go_beside_the_graphs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,17 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made.open.set()
 
 
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of 80 tools without an index; servers over it look often whether one lacks a graph."""
+    monkeypatch.setattr(scout_module, "_SAVED_EVERY_S", 0.05)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
+    store = tmp_path / "tools.db"
+    with Scout.open(store) as scout:
+        scout.add(catalogue(80), label="tests")
+    return store
+
+
 def linked() -> Dense:
     """An index that gets a graph from 50 tools on."""
     return Dense(DenseOptions(graph_above=50), HashedWords())
@@ -115,17 +126,13 @@ def test_an_index_that_was_written_anew_meanwhile_gets_one_later(gate: Gate) -> 
     assert has_graph(index)
 
 
-def test_servers_get_one_without_being_asked(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_get_one_without_being_asked(tools: Path, gate: Gate) -> None:
     """As where another process has added the tools, or an older version has built the index."""
-    monkeypatch.setattr(scout_module, "_SAVED_EVERY_S", 0.05)
-    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     dense = Dense(DenseOptions(graph_above=50))
-    with Scout.open(tmp_path / "tools.db") as other:
-        other.add(catalogue(80), label="tests")
-    with Scout.open(tmp_path / "tools.db", Hybrid(parts=[Bm25(), dense])) as server:
+    with Scout.open(tools, Hybrid(parts=[Bm25(), dense])) as server:
         server.follow()
         assert gate.begun.wait(IN_TIME_S)
-        with Scout.open(tmp_path / "tools.db") as other:
+        with Scout.open(tools) as other:
             other.add([LION], label="more")
         assert soon(lambda: first(server.retriever, LION.document()) == LION.id)
         assert not has_graph(dense)
@@ -134,13 +141,9 @@ def test_servers_get_one_without_being_asked(tmp_path: Path, gate: Gate, monkeyp
         assert first(server.retriever, LION.document()) == LION.id
 
 
-def test_closing_does_not_wait_for_it(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scout_module, "_SAVED_EVERY_S", 0.05)
-    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
+def test_closing_does_not_wait_for_it(tools: Path, gate: Gate) -> None:
     dense = Dense(DenseOptions(graph_above=50))
-    with Scout.open(tmp_path / "tools.db") as other:
-        other.add(catalogue(80), label="tests")
-    with Scout.open(tmp_path / "tools.db", dense) as server:
+    with Scout.open(tools, dense) as server:
         server.follow()
         assert gate.begun.wait(IN_TIME_S)
     assert not has_graph(dense)
