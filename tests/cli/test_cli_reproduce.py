@@ -195,7 +195,8 @@ def test_a_model_that_several_runs_use_is_trained_once(data: Path, tmp_path: Pat
         GenerationExperiment(f"{decoding}", "toolgen", "learnable", model=model) for decoding in ("constrained", "free")
     ]
     table = replace(TABLE, lines=())
-    todo = [(table, one, 0) for one in (of_it[0], other, of_it[1], model)] + [(table, of_it[0], 1)]
+    wanted = [(of_it[0], 0), (other, 0), (of_it[1], 0), (model, 0), (of_it[0], 1)]
+    todo = [reproduce._Run(table, one, seed, ("test",)) for one, seed in wanted]
     setup = reproduction.Setup(data, tmp_path, tmp_path)
     made = reproduce._jobs(registry.PAPERS["colt"], todo, setup, None)
     assert [(job.name, job.after) for job in made] == [
@@ -205,6 +206,15 @@ def test_a_model_that_several_runs_use_is_trained_once(data: Path, tmp_path: Pat
         ("model-s0", ("constrained-s0",)),
         ("constrained-s1", ()),
     ]
+
+
+def test_an_agent_has_a_run_for_each_group(data: Path, tmp_path: Path) -> None:
+    agent = AgentExperiment("agent", "names", "learnable")
+    groups = reproduce._apart(agent, ["one", "two"])
+    todo = [reproduce._Run(TABLE, agent, None, splits) for splits in groups]
+    made = reproduce._jobs(registry.PAPERS["toolgen"], todo, reproduction.Setup(data, tmp_path, tmp_path), None)
+    assert [(job.name, job.arguments[2]) for job in made] == [("agent", ("one",)), ("agent, two", ("two",))]
+    assert reproduce._apart(Experiment("bm25", "bm25", "learnable"), ["one", "two"]) == [("one", "two")]
 
 
 def test_the_list_says_what_there_is_and_what_to_pass(run: Run, paper: Paper, data: Path) -> None:

@@ -261,6 +261,7 @@ def test_a_method_that_is_not_trained_is_measured_once(home: Path) -> None:
     assert (row["variant"], row["command"], row["requests"]) == ("default", "toolscout reproduce x", 40)
     assert found.seeds_to_run(BM25, 3, ["test"], here.reread()) == []
     assert found.seeds_to_run(BM25, 3, ["dev"], here.reread()) == [None]
+    assert found.splits_to_run(BM25, None, ["test", "dev"], here.reread()) == ["dev"]
     data = Dataset.load(home / "learnable", ["test"])
     assert row["metrics"]["recall@gold"] >= row["metrics"]["comp@gold"]
     assert row["metrics"]["recall@gold"] <= row["metrics"]["recall@3"]

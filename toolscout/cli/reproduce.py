@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -140,12 +140,21 @@ class _Side:
     ray: str | None
 
 
+class _Run(NamedTuple):
+    """An experiment of a table to run with one seed, on these splits."""
+
+    table: Table
+    experiment: Experiment
+    seed: int | None
+    splits: tuple[str, ...]
+
+
 def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side: _Side) -> None:
     """Say what experiments lack; run the others, the quickest first, until time is up. A failed one stops no other."""
     from toolscout.evaluation import row
     from toolscout.papers import reproduction
 
-    found: dict[tuple[Any, ...], tuple[Table, Experiment, int | None]] = {}
+    found: dict[tuple[Any, ...], _Run] = {}
     lacks: dict[str, dict[str, None]] = {}
     for table in tables:
         for experiment in table.experiments():
@@ -154,12 +163,13 @@ def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side: 
             for what in lacking:
                 lacks.setdefault(what, {})[table.title] = None
             for seed in [] if lacking else wanted:
-                # An experiment of several tables is run once.
-                found.setdefault((experiment.name, seed, *table.splits()), (table, experiment, seed))
+                for splits in _apart(experiment, reproduction.splits_to_run(experiment, seed, table.splits(), setup)):
+                    # An experiment of several tables is run once.
+                    found.setdefault((experiment.name, seed, *splits), _Run(table, experiment, seed, splits))
     for what, where in lacks.items():
         output.note(f"{what} (table {'; '.join(where)})", label="missing")
-    todo = sorted(found.values(), key=lambda one: reproduction.hours([one[1]]))
-    by_seed = [[experiment for _, experiment, seed in todo if seed == number] for number in (None, *range(seeds))]
+    todo = sorted(found.values(), key=lambda one: reproduction.hours([one.experiment]))
+    by_seed = [[one.experiment for one in todo if one.seed == number] for number in (None, *range(seeds))]
     length = f", {_about(sum(map(reproduction.hours, by_seed)))}" if todo else ""
     output.note(f"{plural(len(todo), 'run')} to make{length}", label=paper.key)
     if todo:
@@ -182,23 +192,28 @@ def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side: 
         output.note(f"{len(todo) - made} are left{why}; give the same command again", label="stopped")
 
 
-def _jobs(
-    paper: Paper, todo: Sequence[tuple[Table, Experiment, int | None]], setup: Setup, report: FitProgress | None
-) -> list[Job]:
+def _apart(experiment: Experiment, splits: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the splits that one run measures: an agent, which is slow, has a run for each."""
+    from toolscout.papers.paper import AgentExperiment
+
+    return [(one,) for one in splits] if isinstance(experiment, AgentExperiment) else [tuple(splits)]
+
+
+def _jobs(paper: Paper, todo: Sequence[_Run], setup: Setup, report: FitProgress | None) -> list[Job]:
     """Return a job for each run. Of several that use one trained model, the first trains it and the others wait."""
     from toolscout.papers import reproduction
     from toolscout.papers.jobs import Job
 
     found: list[Job] = []
     trains: dict[tuple[str, int | None], str] = {}
-    for table, experiment, seed in todo:
+    for table, experiment, seed, splits in todo:
         name = f"{experiment.name}{'' if seed is None else f'-s{seed}'}"
-        name = f"{name}, {table.title}" if any(job.name == name for job in found) else name
+        name = f"{name}, {', '.join(splits)}" if any(job.name == name for job in found) else name
         words = ["toolscout", "reproduce", paper.key, "--table", table.id]
         command = shlex.join([*words, *([] if seed is None else ["--seeds", str(seed + 1)])])
         used = [(one.name, seed) for one in experiment.chain() if one.train]
         after = dict.fromkeys(trains.setdefault(one, name) for one in used)
-        arguments = (experiment, seed, tuple(table.splits()), setup, command, report)
+        arguments = (experiment, seed, splits, setup, command, report)
         waits = tuple(other for other in after if other != name)
         found.append(Job(name, reproduction.run, arguments, waits))
     return found

@@ -192,9 +192,14 @@ def hours(experiments: Iterable[Experiment]) -> float:
 
 def measured_seeds(experiment: Experiment, splits: Sequence[str], setup: Setup) -> list[int | None]:
     """Return the seeds that have rows of all these splits; None is the seed of a method that is not trained."""
-    found = [set(_by_seed(line)) if (line := _line(experiment, split, setup)) else set() for split in splits]
+    found = [_seeds(experiment, split, setup) for split in splits]
     both = set.intersection(*found) if found else set()
     return sorted(both, key=lambda seed: -1 if seed is None else seed)
+
+
+def _seeds(experiment: Experiment, split: str, setup: Setup) -> set[int | None]:
+    line = _line(experiment, split, setup)
+    return set(_by_seed(line)) if line else set()
 
 
 def cell(ours: Ours, column: Column, setup: Setup) -> Cell:
@@ -445,6 +450,11 @@ def seeds_to_run(experiment: Experiment, seeds: int, splits: Sequence[str], setu
     if trained is None or not (trained.train or trained.generator):
         return [] if done else [None]
     return [seed for seed in range(seeds) if seed not in done]
+
+
+def splits_to_run(experiment: Experiment, seed: int | None, splits: Sequence[str], setup: Setup) -> list[str]:
+    """Return the splits that have no row of this seed."""
+    return [split for split in splits if seed not in _seeds(experiment, split, setup)]
 
 
 def run(
