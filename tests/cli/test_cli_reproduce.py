@@ -209,12 +209,25 @@ def test_a_model_that_several_runs_use_is_trained_once(data: Path, tmp_path: Pat
 
 
 def test_an_agent_has_a_run_for_each_group(data: Path, tmp_path: Path) -> None:
-    agent = AgentExperiment("agent", "names", "learnable")
-    groups = reproduce._apart(agent, ["one", "two"])
-    todo = [reproduce._Run(TABLE, agent, None, splits) for splits in groups]
+    agent, groups = AgentExperiment("agent", "names", "learnable"), ["one", "two"]
+    table = replace(TABLE, columns=(Column("called", "all_called", tuple(groups)),))
+    todo = [reproduce._Run(table, agent, None, splits) for splits in reproduce._apart(agent, groups)]
     made = reproduce._jobs(registry.PAPERS["toolgen"], todo, reproduction.Setup(data, tmp_path, tmp_path), None)
-    assert [(job.name, job.arguments[2]) for job in made] == [("agent", ("one",)), ("agent, two", ("two",))]
-    assert reproduce._apart(Experiment("bm25", "bm25", "learnable"), ["one", "two"]) == [("one", "two")]
+    assert [(job.name, job.arguments[2]) for job in made] == [("agent, one", ("one",)), ("agent, two", ("two",))]
+    assert reproduce._apart(Experiment("bm25", "bm25", "learnable"), groups) == [("one", "two")]
+
+
+def test_a_name_that_two_datasets_have_is_run_on_both(
+    run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnable().save(data / "other")
+    lines = [Line("BM25", None, Experiment("default", "bm25", name, train="")) for name in ("learnable", "other")]
+    tables = tuple(replace(TABLE, part=str(number), lines=(line,)) for number, line in enumerate([*lines, lines[0]]))
+    monkeypatch.setattr(registry, "PAPERS", {"colt": replace(registry.PAPERS["colt"], tables=tables)})
+    done = run("reproduce", "colt", "--data", data)
+    assert "1 of 2: default\n2 of 2: default, 3, 1\n" in done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "results" / "reproduce.jsonl").read_text().splitlines()]
+    assert [row["dataset"] for row in rows] == ["learnable", "other"]
 
 
 def test_the_list_says_what_there_is_and_what_to_pass(run: Run, paper: Paper, data: Path) -> None:

@@ -244,6 +244,8 @@ def test_an_encoder_that_several_use_is_counted_once() -> None:
     first = replace(BM25, name="first", hours=3.0)
     one, other = replace(NEAR, encoder=first, hours=1.0), replace(NEAR, name="far", encoder=first, hours=2.0)
     assert found.hours([one, other]) == 6.0
+    elsewhere = replace(one, dataset="elsewhere", encoder=None)
+    assert found.hours([one, elsewhere]) == 5.0
 
 
 @pytest.fixture

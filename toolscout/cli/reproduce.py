@@ -164,8 +164,9 @@ def _run(paper: Paper, tables: Sequence[Table], seeds: int, setup: Setup, side: 
                 lacks.setdefault(what, {})[table.title] = None
             for seed in [] if lacking else wanted:
                 for splits in _apart(experiment, reproduction.splits_to_run(experiment, seed, table.splits(), setup)):
-                    # An experiment of several tables is run once.
-                    found.setdefault((experiment.name, seed, *splits), _Run(table, experiment, seed, splits))
+                    # An experiment of several tables is run once; on another dataset it is another one.
+                    about = experiment.name, experiment.dataset, experiment.among, seed, splits
+                    found.setdefault(about, _Run(table, experiment, seed, splits))
     for what, where in lacks.items():
         output.note(f"{what} (table {'; '.join(where)})", label="missing")
     todo = sorted(found.values(), key=lambda one: reproduction.hours([one.experiment]))
@@ -208,7 +209,8 @@ def _jobs(paper: Paper, todo: Sequence[_Run], setup: Setup, report: FitProgress 
     trains: dict[tuple[str, int | None], str] = {}
     for table, experiment, seed, splits in todo:
         name = f"{experiment.name}{'' if seed is None else f'-s{seed}'}"
-        name = f"{name}, {', '.join(splits)}" if any(job.name == name for job in found) else name
+        name = f"{name}, {', '.join(splits)}" if len(splits) < len(table.splits()) else name
+        name = f"{name}, {table.title}" if any(job.name == name for job in found) else name
         words = ["toolscout", "reproduce", paper.key, "--table", table.id]
         command = shlex.join([*words, *([] if seed is None else ["--seeds", str(seed + 1)])])
         used = [(one.name, seed) for one in experiment.chain() if one.train]

@@ -187,7 +187,8 @@ def state(experiment: Experiment, splits: Sequence[str], setup: Setup) -> State:
 
 def hours(experiments: Iterable[Experiment]) -> float:
     """Return about how long these take with one seed on two cores; an encoder that several use is trained once."""
-    return sum(one.hours for one in {link.name: link for one in experiments for link in one.chain()}.values())
+    different = {(link.name, link.dataset): link for one in experiments for link in one.chain()}
+    return sum(link.hours for link in different.values())
 
 
 def measured_seeds(experiment: Experiment, splits: Sequence[str], setup: Setup) -> list[int | None]:
