@@ -100,7 +100,7 @@ _ANY_HIDDEN = f"{_TAGS}|{_SELECTORS}|{_OVERRIDES}|{_UNSEEN}|{_JOINERS}"
 _CONTROL = r"[\x00-\x08\x0B\x0C\x0E-\x1A\x1C-\x1F\x7F-\x{9A}\x{9C}-\x{9F}]"
 
 
-_TAG = re.compile("[\U000e0020-\U000e007e]")
+_ASCII_TAGS = re.compile("[\U000e0020-\U000e007e]")  # the tag characters that stand for ASCII
 _FEW_PATTERNS = 3  # of a rule
 _KEY_CHARS = 32  # of a key of a schema that is no name of a parameter; longer ones are read as names
 
@@ -138,7 +138,7 @@ def _pattern(pattern: str) -> Callable[[Place], Iterator[str]]:
 
 def _tagged(text: str) -> str:
     """Return the tag characters of a text as the ASCII that they stand for, which is how a model may read them."""
-    return "".join(chr(ord(sign) - 0xE0000) for sign in _TAG.findall(text))
+    return "".join(chr(ord(sign) - 0xE0000) for sign in _ASCII_TAGS.findall(text))
 
 
 @cache
